@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# By subject. A file that is not a benchmark by itself is not named here.
+# By subject. Files that are not benchmarks by themselves are not listed.
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": (
         "gemm", "any_shape", "any_conv", "any_rows", "attention", "kernelbench", "rules", "triton_examples", "models",

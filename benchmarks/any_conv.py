@@ -2,10 +2,10 @@
 
     python benchmarks/any_conv.py --target cuda:native --seed 2 [--half 1] [--seconds 12:64] [--json FILE]
 
-Every distinct layer of ResNet-50, Inception v3 and VGG-16 in f16 nhwc at batch 16; every other one with `--half 0`,
-which is for development, and the rest with `--half 1`. `--cases` (64) are drawn: half of them such layers, the others
-of free sizes, batch 1 to 64, both layouts, f16 and bf16, depthwise ones among them. Networks' times are added up.
-On processors only the drawn ones, of `--dtype` (f32, bf16, i8) and of less work.
+Every distinct layer of ResNet-50, Inception v3 and VGG-16 in f16 nhwc at batch 16; `--half 0`, for development, runs
+every other one, and `--half 1` the rest. `--cases` (64) are drawn: half of them such layers, the others with free
+sizes, batch 1 to 64, both layouts, f16 and bf16, including depthwise ones. The times of networks are added up. On CPUs
+only the drawn ones run, of `--dtype` (f32, bf16, i8) and with less work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.cases import draw, networks, size
 
 FORMATS, LAYOUTS, DEPTHWISE, FREE = ("f16", "bf16"), ("nhwc", "nchw"), 1 / 6, 1 / 2
 FILTERS = (1, 1, 3, 3, 5, 7, (1, 7), (7, 1), (1, 3))
-FEW = 4  # channels of a first layer
+FEW = 4  # channels of a network's first layer
 MOST_FLOPS, MOST_FLOPS_ON_CPU = 4e11, 1e10
 
 
@@ -62,7 +62,7 @@ def drawn(options: Options) -> list[Drawn]:
 
 
 def sums(results: Sequence[Result]) -> list[tuple[object, ...]]:
-    """Of networks whose layers all have a ratio: our milliseconds, and how many times as fast that is."""
+    """For networks all of whose layers have a ratio: our milliseconds, and the speedup."""
     rows: list[tuple[object, ...]] = []
     for name, layers in networks().items():
         for seconds in sorted({one.seconds for one in results}):

@@ -4,9 +4,9 @@
     taskset -c 0,1 python benchmarks/any_rows.py --target cpu --seed 2 --threads 2
 
 Elements, casts, reductions, norms, scans, permutations and pooling; 1 element to 1 GB, ranks 1 to 4, f32, bf16 and f16.
-Defaults without a search and, with `--seconds S:N`, what a study of S seconds finds for N of them. All are called from
-this process, interleaved, with cold caches; ours is compared with torch in f64. The copy moves as many bytes as all
-tensors have. With `--json` a run goes on with what an earlier one left. `--jobs` processes compile ahead.
+Defaults without a search and, with `--seconds S:N`, the result of a study of S seconds for N of them. All are called
+from this process, interleaved, with cold caches; ours is compared with torch in f64. The copy moves as many bytes as
+all tensors have. With `--json` a run resumes an earlier one. `--jobs` processes compile ahead.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from rows_cases import Case, expression_of, make, torch_call
 
 FORMATS = {"f32": ("float32", 1e-5), "bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3), "i64": ("int64", 0.0)}
 COPY, COMPILED, OURS = "copy", "torch.compile", "ours"
-LARGE = 32 << 20  # bytes from which the rate of a copy counts
+LARGE = 32 << 20  # bytes from which the copy rate matters
 FLUSHED_ON_CPU = 256 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class Result:
-    """A case: our time, and how many times as fast that is as each other; `ratio` over the better of torch's."""
+    """A case: our time, and our speedup over each other; `ratio` is over the faster one of torch's."""
 
     name: str
     group: str
     bytes: int
-    seconds: float  # given for tuning; 0: the default, without a search
+    seconds: float  # time for tuning; 0: the default, without a search
     time: float | None = None
     ratio: float | None = None
     beside: Sequence[Sequence[Any]] = ()
-    finals: float | None = None  # the time that the study's finals gave
+    finals: float | None = None  # the time in the study's finals
     config: str = ""
     error: str = ""
 
     @property
     def share(self) -> float | None:
-        """Of the rate of a copy."""
+        """Our share of the copy rate."""
         return next((float(ratio) for name, ratio in self.beside if name == COPY), None)
 
 
 def timer(torch: Any, target: Target) -> Callable[[Callable[[], Any]], float]:
-    """The seconds of one call with cold caches."""
+    """A function that returns the seconds of one call with cold caches."""
     if target.runner == "gpu":
         from harness.gpu import Clock
 
@@ -83,11 +83,11 @@ def tensors(torch: Any, case: Case, device: str) -> list[Any]:
 
 
 def compile_ahead(case: Case, device: str) -> None:
-    """In another process: torch.compile keeps what it makes on disk."""
+    """Compile in another process: torch.compile caches its results on disk."""
     import torch
     import torch._inductor.config
 
-    torch._inductor.config.compile_threads = 1  # there are as many processes
+    torch._inductor.config.compile_threads = 1  # there is one process per core
     torch._dynamo.reset()
     torch.compile(torch_call(torch, case), dynamic=False)(*tensors(torch, case, device))
 
@@ -103,7 +103,7 @@ class Bench:
         self.seconds = timer(torch, self.target)
 
     def built(self, case: Case) -> tuple[Any, str, None]:
-        """The default as a function, and its config."""
+        """A function that loads the default, and its config."""
         operator, options = as_operator(expression_of(case)), self.options
         family = generators.find(operator, self.target)
         config = family.default(operator, self.target.limited_to(options.threads) if options.threads else self.target)
@@ -137,7 +137,7 @@ class Bench:
             OURS: lambda: ours(*inputs, out=out), "torch": lambda: call(*inputs), COPY: lambda: copied.copy_(source),
         }  # fmt: skip
         if not self.options.eager:
-            torch._dynamo.reset()  # or it would compile no more than a few shapes of one kind
+            torch._dynamo.reset()  # otherwise only a few shapes of one kind would be compiled
             compiled = torch.compile(call, dynamic=False)
             calls[COMPILED] = lambda: compiled(*inputs)
         contenders = {name: partial(self.seconds, one) for name, one in calls.items()}
@@ -155,7 +155,7 @@ class Bench:
             ahead = [processes.submit(compile_ahead, case, self.device) for case in compiled]
             built: list[Future[Any]] = [threads.submit(self.built, case) for case, seconds in cases if not seconds]
             wait(ahead, timeout=min(deadline.left / 2, 1e6))
-            processes.shutdown(wait=True, cancel_futures=True)  # nothing else runs beside what is timed
+            processes.shutdown(wait=True, cancel_futures=True)  # nothing else may run during timing
             wait(built)
             waiting = iter(built)
             for case, seconds in cases:
@@ -173,7 +173,9 @@ class Bench:
 
 
 def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
-    """Of all and of each group: the ratio over torch's better one, how many are below 0.97, and the rate of a copy."""
+    """For all and for each group: the ratio over torch's faster one, how many are below 0.97, and the share of the copy
+    rate.
+    """
     rows: list[tuple[object, ...]] = []
     for seconds in sorted({one.seconds for one in results}):
         mine = [one for one in results if one.seconds == seconds]

@@ -4,9 +4,9 @@
     taskset -c 0,1 python benchmarks/any_shape.py --target cpu --seed 2 --seconds 20:12 --threads 2 [--warm]
 
 Sizes are log-uniform from 1 to 16384; a third have rows that are not multiples of 16 bytes, a quarter are batches. The
-default of all of them is raced against the baselines without a search (`--guesses` races the best guess of every
-family beside it); subsets that the seed draws are tuned by the plain command, with `--seconds S:N` for N of them.
-Cases in which a vendor has no kernel for a shape, but padded copies, or less accurate results alone, count apart.
+default of each is raced against the baselines without a search (`--guesses` also races the best guess of every family);
+subsets drawn by the seed are tuned by the plain command, with `--seconds S:N` for N of them. Cases in which a vendor
+has only padded copies or less accurate results for a shape are counted separately.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LARGEST_ON_CPU, MOST_FLOPS_ON_CPU = 4096, 4e9
 SHORT_LINES, BATCHED = 1 / 3, 1 / 4  # shares of the cases
 LAYOUTS = ("nt", "nn", "tn", "tt")
 KERNEL, COPIES = "vendor's kernel", "padded copies"
-OTHERS = (COPIES, ROUGH)  # counted apart
-AHEAD = (PackedAhead.form, "x as u8", "sums as f32")  # said of those that count: the last two of oneDNN's in i8
+OTHERS = (COPIES, ROUGH)  # counted separately
+AHEAD = (PackedAhead.form, "x as u8", "sums as f32")  # remarks of those that count: the last two are oneDNN's in i8
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """An operator, what its ratios are counted among, and the words that the command takes."""
+    """An operator, the groups in which its ratios are counted, and the words for the command."""
 
     operator: Operator
     tags: tuple[str, ...]
@@ -50,22 +50,22 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Result:
-    """One shape: how many times as fast as the fastest baseline ours is, of those that count first."""
+    """One shape: our speedup over the fastest baseline, by preference over one that counts."""
 
     shape: str
     dtype: str
     tags: tuple[str, ...]
-    seconds: float  # given for tuning; 0: the default, without a search
+    seconds: float  # time for tuning; 0: the default, without a search
     ratio: float | None = None
-    over: str = ""  # what the ratio is over: KERNEL, COPIES, ROUGH
+    over: str = ""  # the kind of baseline: KERNEL, COPIES, ROUGH
     time: float | None = None
-    beside: tuple[tuple[str, float], ...] = ()  # how many times as fast as each
+    beside: tuple[tuple[str, float], ...] = ()  # speedup over each
     trials: int = 0
-    error: str = ""  # or what a study left out for lack of time
+    error: str = ""  # or what a study skipped for lack of time
 
 
 def drawn(options: Options, kind: str) -> list[Drawn]:
-    """More of them begin with the same ones."""
+    """A larger count starts with the same cases."""
     on_cpu = options.target == "cpu"
     largest, most = (LARGEST_ON_CPU, MOST_FLOPS_ON_CPU) if on_cpu else (LARGEST, MOST_FLOPS)
     layouts = LAYOUTS if dtype(kind).bytes == 2 or kind == "f32" else LAYOUTS[:1]
@@ -88,7 +88,7 @@ def drawn(options: Options, kind: str) -> list[Drawn]:
 
 
 def aligned(operator: Gemm) -> bool:
-    """Whether rows of all three matrices are multiples of 16 bytes."""
+    """Whether the row lengths of all three matrices are multiples of 16 bytes."""
     scalars = operator.scalars()
     sizes = {letter: dtype(getattr(operator, letter)).bytes for letter in "abc"}
     return all(int(scalars[f"ld{letter}"]) * each % 16 == 0 for letter, each in sizes.items())
@@ -100,7 +100,7 @@ def result(case: Drawn, seconds: float, **more: object) -> Result:
 
 
 def defaults(cases: Sequence[Drawn], options: Options, target: Target, deadline: Deadline) -> Iterator[Result]:
-    """Kernels are built side by side before the first race."""
+    """Kernels are built in parallel before the first race."""
     place = Place(target, not options.warm, options.threads)
     with opened() as runners, ThreadPoolExecutor(options.jobs) as pool:
         ready = [pool.submit(_build, case.operator, options, place) for case in cases]
@@ -114,7 +114,7 @@ def defaults(cases: Sequence[Drawn], options: Options, target: Target, deadline:
 
 
 def _build(operator: Operator, options: Options, place: Place) -> dict[str, Choice]:
-    """The default first, then other families' best guesses where these are wanted."""
+    """The default first, then other families' best guesses if requested."""
     named = options.family and [generators.find(operator, place.target, options.family)]
     able, choices = named or generators.serving(operator, place.target), {}
     for number, family in enumerate(able if options.guesses else able[:1]):
@@ -133,7 +133,7 @@ def _default(case: Drawn, place: Place, choices: dict[str, Choice], runners: Run
 
 
 def counted(beside: Sequence[tuple[str, float]]) -> dict[str, object]:
-    """The ratio that counts, and over what: a kernel, else padded copies, else what is less accurate."""
+    """The ratio that counts, and the kind of baseline: a kernel, else padded copies, else a less accurate one."""
     for over, marks in ((KERNEL, ()), (COPIES, (COPIES,)), (ROUGH, (COPIES, ROUGH))):
         ratios = [ratio for name, ratio in beside if {*name.split(", ")[1:]} <= {*AHEAD, *marks}]
         if ratios:
@@ -157,8 +157,9 @@ def studies(cases: Sequence[Drawn], seconds: float, options: Options, deadline: 
 
 
 def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
-    """Geometric means and the least, for each format and time: over vendors' kernels, of all cases and of those with a
-    tag, such as not aligned, and over what there is where they have none."""
+    """Geometric means and minima for each format and time: over vendors' kernels, for all cases and for those with a
+    tag, such as not aligned, and over the alternatives where vendors have no kernel.
+    """
     rows: list[tuple[object, ...]] = []
     for kind, seconds in sorted({(one.dtype, one.seconds) for one in results}):
         mine = [one for one in results if (one.dtype, one.seconds) == (kind, seconds)]
@@ -196,7 +197,7 @@ def words_of_all(about: str | None) -> Parser:
 
 
 def measured(groups: Mapping[str, Sequence[Drawn]], options: Options) -> list[Result]:
-    """The defaults of each group, and what tuning some of it gives; printed one by one and in a table."""
+    """The defaults of each group, and the result of tuning some of them; printed one by one and in a table."""
     target, deadline, results = targets.resolve(options.target), options.deadline(), list[Result]()
     for name, every in groups.items():
         runs = [] if options.no_default else [defaults(every, options, target, deadline)]

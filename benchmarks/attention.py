@@ -3,8 +3,8 @@
     taskset -c 0,1 python benchmarks/attention.py --seed 1 --threads 2 [--seconds 20] [--dtype f32] [--json FILE]
 
 Ours and torch's `scaled_dot_product_attention` are called from this process, interleaved, on the same tensors, with
-warm caches or, with `--cold`, after other memory has been written; results are compared with torch's in f64 first. With
-`--json` a run goes on with what an earlier one left. One thread is timed by the processor's time.
+warm caches or, with `--cold`, after other memory has been written; results are first compared with torch's in f64. With
+`--json` a run resumes an earlier one. With one thread, CPU time is measured.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Result:
-    """How many times as fast as torch's ours is; `seconds` 0: the default, without a search."""
+    """Our speedup over torch; `seconds` 0: the default, without a search."""
 
     name: str
     seconds: float
     time: float | None = None
     ratio: float | None = None
-    rate: float | None = None  # of what is counted, per second
+    rate: float | None = None  # operations counted, per second
     config: str = ""
     error: str = ""
 

@@ -2,9 +2,9 @@
 
     python benchmarks/busy_ratios.py [--burners] [--runs 30] [--json benchmarks/results/busy_ratios.json]
 
-Each run tunes a small GEMM anew with a few trials. Where the result has a ratio, each side is called by hand in a
-process of its own, in bursts that alternate, and the ratio must be the same: within 25% with a burner process on every
-core, where "too noisy to tell" is right as well; within 10% on a quiet machine, where 27 of 30 must have one.
+Each run tunes a small GEMM anew with a few trials. If the result has a ratio, each side is also called by hand in a
+separate process, in alternating bursts, and the ratio must be the same: within 25% with a burner process on every core,
+where "too noisy to tell" is right as well; within 10% on a quiet machine, where 27 of 30 must have one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BURST_SECONDS, BURSTS, ROUNDS, IDLE_SECONDS = 10e-3, 12, 5, 0.3
 
 
 def bursts_by_hand(name: str, folder: str) -> None:
-    """Calls as a program makes them: for every line of input a series of bursts, whose median is printed."""
+    """Calls as in a program: for every line of input a series of bursts, whose median is printed."""
     study = dg.Study.open(folder)
     a, b = study.operator.inputs(0).values()
     out, call = np.empty((a.shape[0], b.shape[1]), a.dtype), np.matmul
@@ -42,7 +42,7 @@ def bursts_by_hand(name: str, folder: str) -> None:
     elif name == "torch":
         import torch
 
-        call = torch.mm  # as the baseline does: matmul looks it up, which takes 3 us more
+        call = torch.mm  # as the baseline does: matmul dispatches to it, which takes 3 us more
         a, b, out = (torch.from_numpy(array).clone() for array in (a, b, out))
     count = 1
     for _ in sys.stdin:
@@ -59,9 +59,9 @@ def bursts_by_hand(name: str, folder: str) -> None:
 def by_hand(names: Sequence[str], folder: Path) -> dict[str, list[float]]:
     """The seconds of each side, round by round.
 
-    Each has a process of its own, and they alternate: cores of a shared machine change their speed by a third within
-    seconds, and two timings one after the other would differ by that. Before a side's turn all are idle for a while:
-    threads of OpenBLAS and OpenMP spin for up to 0.2 s after their last call, on the cores of whoever comes next.
+    Each has a separate process, and they alternate: cores of a shared machine change their speed by a third within
+    seconds, so two consecutive timings would differ by that. Before each side runs, all are idle for a while: threads
+    of OpenBLAS and OpenMP spin for up to 0.2 s after their last call, on the cores of the next one.
     """
     threads = {f"{library}_NUM_THREADS": str(usable_cores()) for library in ("OMP", "MKL", "OPENBLAS")}
     words: dict[str, Any] = {"env": {**os.environ, **threads}, "text": True, "stdin": PIPE, "stdout": PIPE}

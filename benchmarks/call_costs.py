@@ -2,10 +2,10 @@
 
     python benchmarks/call_costs.py [--target cuda:native] [--shape 16x19x35] [--json FILE]
 
-`nothing` is a kernel that does next to nothing: its time is that of the way to it. `kernel` is the family's default, on
-one thread. Each is called by the compiled way and by the Python way, which serves where there is no compiler. All take
-turns; the time of a loop without a call is taken off. On a GPU the times are the processor's, the driver's launch
-included, and the device is waited for after each turn.
+`nothing` is a kernel that does next to nothing, so its time is the overhead of the call. `kernel` is the family's
+default, on one thread. Each is called through compiled code and through Python, the fallback without a compiler. All
+alternate; the time of a loop without a call is subtracted. On a GPU the times are CPU times, including the driver's
+launch, and the device is waited for after each batch of calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness import alternate, parser, per_call, run_main, save, table
 from harness.cases import shape
 from harness.turns import seconds_text
 
-CALLS = 300  # of a turn: a GPU's queue holds 1,000
+CALLS = 300  # per batch: a GPU's queue holds 1,000
 _ENTRY = "entry(const float *A, const float *B, float *C, long long M, long long N) { C[0] = A[0] * B[0]; }\n"
 
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _ways(name: str, sizes: tuple[int, int, int]) -> tuple[dict[str, Callable[[], Any]], Callable[[], object]]:
-    """What is timed, by name, and what waits for the device."""
+    """The functions to time, by name, and one that waits for the device."""
     m, n, k = sizes
     kernels: dict[str, Callable[..., Any]] = {"nothing": _nothing(name), "kernel": _default(name, sizes)}
     wait: Callable[[], object] = lambda: None  # noqa: E731
@@ -75,7 +75,7 @@ def _ways(name: str, sizes: tuple[int, int, int]) -> tuple[dict[str, Callable[[]
         each: dict[str, Callable[..., Any]] = {f"{kind}, compiled way": call for kind, call in kernels.items()}
         with patch.object(compiled, "core", lambda: None):
             for kind, slow in (("nothing", _nothing(name)), ("kernel", _default(name, sizes))):
-                slow(a, b, out=out)  # which binds it, in Python
+                slow(a, b, out=out)  # this binds it, in Python
                 slow(a, b)
                 each[f"{kind}, Python way"] = slow
         for words, call in {**each, f"{library}'s own": own[library]}.items():

@@ -1,18 +1,18 @@
 """Real studies, disturbed: kills, full disks, clock jumps, suspended processes, lost workers; nothing is lost or twice.
 
 `deepgen tune` runs with real compilers and real kernels, some of which crash, hang, are wrong or do not compile. It is
-struck by faults drawn from a seed, and given again until its study is done; then another study is begun, until all
-faults have hit. A watcher of its own reads the journal all the while. What it asks for:
+hit by faults drawn from a seed, and restarted until its study is done; then another study begins, until all faults have
+hit. A separate watcher reads the journal the whole time. What must hold:
 
 - a trial that has ended stays as it is, a config is tried once, and trials follow from the asks;
 - at its end a study has the same configs and verdicts as one of the same seed that nothing disturbed;
 - commands end with 0, with 1 and a sentence while a disk is full, or by the signal they were sent; no traceback;
 - processes end with the command that started them; what killed runs leave on disk is removed by `deepgen clean`;
-- the winner loads and is right.
+- the winner loads and is correct.
 
-On Ray clocks are set back by seconds only: Ray's own timers stand still for as long as a clock is set back.
+On Ray, clocks are set back by seconds only: Ray's own timers stop for as long as a clock is set back.
 
-It runs in namespaces of its own (`unshare`), with small disks of its own; nothing outside is touched.
+It runs in separate namespaces (`unshare`), with separate small disks; nothing outside is touched.
 
     python benchmarks/chaos.py --engine local --minutes 30 --faults 200 --seed 1 --json FILE
 """
@@ -42,9 +42,9 @@ from faults.studies import SPECS, Bench, calm
 from harness import RESULTS, Options, parser, run_main, save
 
 _INSIDE = "DEEPGEN_CHAOS_PLACE"
-OVERTIME = 0.5  # of the time given, beyond it, for faults that found nobody to strike
+OVERTIME = 0.5  # of the given time, beyond it, for faults that found no target
 LAST_STUDY = 480.0  # seconds after the last fault
-WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies before, and the checks after
+WRAP_UP = LAST_STUDY + 600.0  # in addition to the time of the faults: the calm studies before, and the checks after
 
 
 def main() -> int:
@@ -64,9 +64,9 @@ def main() -> int:
 
 
 def outside(options: Options) -> int:
-    """Make the place and go there; however that ends, nothing of it stays."""
+    """Create the place and run inside it; however that ends, nothing of it remains."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Ray's sockets need a folder with a short name.
+    # Ray's sockets need a folder with a short path.
     root = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp"))
     process = subprocess.Popen(apart(sys.argv), env={**os.environ, _INSIDE: str(root)})
     try:
@@ -75,7 +75,7 @@ def outside(options: Options) -> int:
         print(f"not over {WRAP_UP:.0f} seconds after its time: given up", file=sys.stderr)
         return 1
     finally:
-        process.send_signal(signal.SIGKILL)  # and with it all that is in there
+        process.send_signal(signal.SIGKILL)  # and with it everything inside
         process.wait()
         shutil.rmtree(root, ignore_errors=True)
 

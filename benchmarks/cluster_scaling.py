@@ -1,8 +1,8 @@
 """How much of a cluster's build slots and devices the Ray engine uses, and what it costs a trial.
 
 Builds of 1 s and measurements of 0.25 s on average, both lognormal, on the simulated device: they sleep, so a small
-machine stands for many. The ideal is the same queue with the very same times and nothing else: every build slot takes
-the next kernel as soon as it is free, every device the next built one, and nothing takes time in between.
+machine can simulate many. The ideal is the same queue with exactly the same times and nothing else: every build slot
+takes the next kernel as soon as it is free, every device the next built one, and nothing takes time in between.
 
     python benchmarks/cluster_scaling.py                        all points, then the zero-length trials
     python benchmarks/cluster_scaling.py --slots 8 --testers 2  one point, merged into the results
@@ -35,7 +35,7 @@ from harness import RESULTS, parser, read, run_main, save, table
 BAR = 0.9
 SLOTS, TESTERS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
 BUILD, MEASURE = 1.0, 0.25
-IDEAL_SECONDS = 20.0  # that a point is to take: the more trials, the less its beginning and end count
+IDEAL_SECONDS = 20.0  # target duration of a point: with more trials, its start and end matter less
 ZERO = 20_000
 BINS = 10
 OPERATOR = gemm(256, 256, 256)
@@ -52,7 +52,7 @@ def kernels(first: int = 0) -> Iterator[tuple[dict[str, Any], Kernel]]:
 
 
 def ideal_seconds(builds: list[float], measures: list[float], slots: int, testers: int) -> float:
-    """The end of the last measurement when nothing but builds and measurements takes time."""
+    """The end of the last measurement if nothing but builds and measurements takes time."""
     free_slots, free_testers = [0.0] * slots, [0.0] * testers
     built = []
     for build, measure in zip(builds, measures, strict=True):
@@ -68,7 +68,7 @@ def ideal_seconds(builds: list[float], measures: list[float], slots: int, tester
 
 
 def run(session: RaySession, inputs: Iterator[Kernel], heard: Callable[[int], None] = lambda ended: None) -> int:
-    """As the tuner does: as many under way as the session takes, until all have ended. Gives how many."""
+    """Like the tuner: as many in flight as the session accepts, until all have ended. Returns their number."""
     submitted = ended = 0
     exhausted = False
     while not exhausted or ended < submitted:
@@ -84,7 +84,7 @@ def run(session: RaySession, inputs: Iterator[Kernel], heard: Callable[[int], No
 
 
 def warm_up(session: RaySession, slots: int, supply: Iterator[tuple[dict[str, Any], Kernel]]) -> None:
-    """Until there is a process for each build slot: starting them is Ray's, once a cluster."""
+    """Run until there is a process for each build slot: Ray starts them once per cluster."""
     until = time.monotonic() + 90.0
 
     def more() -> Iterator[Kernel]:
@@ -96,7 +96,7 @@ def warm_up(session: RaySession, slots: int, supply: Iterator[tuple[dict[str, An
 
 
 def workers() -> int:
-    """Ray's processes that build, or wait to."""
+    """The number of Ray processes that build, or wait to."""
     hits = 0
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -108,7 +108,7 @@ def workers() -> int:
 
 @dataclass(frozen=True)
 class Point:
-    """Build slots and devices, and what they gave beside the ideal."""
+    """Build slots and devices, and the throughput compared with the ideal."""
 
     slots: int
     testers: int
@@ -121,7 +121,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Zero:
-    """Trials that take no time: milliseconds of each, and how much the driver grew."""
+    """Trials that take no time: milliseconds for each, and how much the driver's memory grew."""
 
     trials: int
     ms: float
@@ -151,7 +151,7 @@ def point(slots: int, testers: int) -> Point:
 
 
 def zero(trials: int) -> Zero:
-    """Trials that take no time: what is left is the engine, Ray, and the files of the cache."""
+    """Trials that take no time: what remains is the engine, Ray, and the files of the cache."""
     task = Task(OPERATOR, targets.resolve("sim"))
     marks: deque[tuple[int, float, int]] = deque()
     with tempfile.TemporaryDirectory() as folder, RayEngine(build_slots=2, cache=Path(folder)).open(task) as session:
@@ -193,7 +193,7 @@ def show(points: Sequence[Point], zeros: Zero | None) -> None:
 
 
 def merged(path: Path, points: Sequence[Point], zeros: Zero | None) -> tuple[list[Point], Zero | None]:
-    """These figures, and those of earlier runs that they do not replace."""
+    """These results, and those of earlier runs that they do not replace."""
     before = read(path) or {"points": [], "zero": None}
     rows = {(row.slots, row.testers): row for row in [*(Point(**row) for row in before["points"]), *points]}
     return [rows[key] for key in sorted(rows)], zeros or (Zero(**before["zero"]) if before["zero"] else None)

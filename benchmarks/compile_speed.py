@@ -1,4 +1,4 @@
-"""Processor time of making kernels by rules: a space (with its first sample), its default, an emission.
+"""CPU time of generating kernels by rules: a space (with its first sample), its default, an emission.
 
 python benchmarks/compile_speed.py [--only resnet50] [--json benchmarks/results/compile_speed.json]
 

@@ -1,8 +1,7 @@
 """Journals with random damage: nothing crashes, nothing wrong is told, and every undamaged trial is kept.
 
-Each journal is a copy of one study with its file damaged by chance: bits flipped, pages zeroed or swapped, the end cut
-off, or the write-ahead log of a killed run damaged. It is then read, looked at as `deepgen status` does, and gone on
-with.
+Each journal is a copy of one study with random damage to its file: bits flipped, pages zeroed or swapped, the end cut
+off, or the write-ahead log of a killed run damaged. It is then read, inspected as by `deepgen status`, and resumed.
 
     python benchmarks/damaged_journals.py [--count 500] [--seed 0] [--json FILE]
 """
@@ -33,7 +32,7 @@ TRIALS = 60
 
 @dataclass(frozen=True)
 class Original:
-    """A study before it is damaged: its trials, and the bytes of each one's row."""
+    """A study before it is damaged: its trials, and the bytes of each row."""
 
     folder: Path
     trials: Mapping[int, Trial]
@@ -56,8 +55,8 @@ def original(out: Path) -> Original:
 
 
 def _cell(row: tuple[Any, ...]) -> bytes:
-    """A row as SQLite writes it: lengths and kinds, then the values. All rows here fit into a page."""
-    kinds, values = b"\0", b""  # the number is no column: it stands before them
+    """A row in SQLite's encoding: lengths and types, then the values. All rows here fit into a page."""
+    kinds, values = b"\0", b""  # the number is not a column: it precedes them
     for value in row[1:]:
         data = value.encode() if isinstance(value, str) else struct.pack(">d", value) if type(value) is float else value
         kind = 0 if value is None else 7 if type(value) is float else 2 * len(data) + (13 if type(value) is str else 12)
@@ -74,7 +73,7 @@ def _varint(number: int) -> bytes:
 
 
 def tuned(out: Path, engine: dg.LocalEngine, trials: int) -> dg.Study:
-    """The study, begun or gone on with."""
+    """The study, started or resumed."""
     return dg.tune(dg.gemm(64, 64, 64), target="sim:noise=0.01,faults=0.1", trials=trials, out=out, engine=engine)
 
 
@@ -114,10 +113,10 @@ HARMS: Mapping[str, tuple[str, Harm]] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of one damaged journal."""
+    """The result for one damaged journal."""
 
     harm: str
-    named: bool  # whether damage was told
+    named: bool  # whether damage was reported
     kept: int  # trials
     faults: tuple[str, ...]
 
@@ -150,7 +149,7 @@ def one(original: Original, scratch: Path, harm: str, seed: int, *, go_on: bool 
         except DeepgenError as error:
             if undamaged:
                 faults.append(f"refused: {error}")
-        except Exception as error:  # what is looked for
+        except Exception as error:  # what this test looks for
             faults.append(f"{type(error).__name__}: {error}")
     if go_on and not faults:
         faults += _gone_on(folder, original)
@@ -158,7 +157,7 @@ def one(original: Original, scratch: Path, harm: str, seed: int, *, go_on: bool 
 
 
 def _glanced(folder: Path, original: Original) -> list[str]:
-    """No time is told that was not measured."""
+    """Report a time that was never measured."""
     best = glance(folder).get("best")
     times = {trial.seconds for trial in original.trials.values()}
     finals = dg.Study.open(original.folder).finals()
@@ -172,7 +171,7 @@ def _gone_on(folder: Path, original: Original) -> list[str]:
         study = tuned(folder.parent, original.engine, TRIALS)
     except DeepgenError as error:
         return [f"going on: {error}"]
-    except Exception as error:  # what is looked for
+    except Exception as error:  # what this test looks for
         return [f"going on: {type(error).__name__}: {error}"]
     trials = study.trials()
     faults = (
@@ -182,7 +181,7 @@ def _gone_on(folder: Path, original: Original) -> list[str]:
 
 
 def run(count: int, seed: int, gone_on: int = 10) -> list[Seen]:
-    """One of `gone_on` journals is tuned to its end."""
+    """One in `gone_on` journals is tuned to its end."""
     with tempfile.TemporaryDirectory() as folder:
         study = original(Path(folder))
         kinds = list(HARMS)
@@ -194,7 +193,7 @@ def run(count: int, seed: int, gone_on: int = 10) -> list[Seen]:
 
 @dataclass(frozen=True)
 class Row:
-    """Journals with one kind of damage: in how many it was named, and how many trials were kept."""
+    """Journals with one kind of damage: how often it was reported, and how many trials were kept."""
 
     damage: str
     journals: int

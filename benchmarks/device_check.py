@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/device_check.py --target cuda:native [--only "conv2d"] [--trials 12] [--json FILE]
 
-Each problem has a short study by chance (nothing is left out because it looks slow), of which every trial must be
-right: a wrong result, a crash or a kernel that hangs is shown with its config. The exit status is 1 where there is any,
-or where the time limit left something out.
+Each problem has a short random study (nothing is skipped for looking slow), of which every trial must be correct: a
+wrong result, a crash or a kernel that hangs is shown with its config. The exit status is 1 if there is any, or if the
+time limit left something out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Row:
 
 
 def served(operator: Operator, target: Target) -> list[Generator]:
-    """The families that serve it; none where the target does not have the format."""
+    """The families that support it; none if the target lacks the format."""
     try:
         return generators.serving(operator, target)
     except DeepgenError:

@@ -5,10 +5,9 @@
     python benchmarks/first_seconds.py --unbounded                            200 trials without a budget
     python benchmarks/first_seconds.py --plot docs/first-seconds.svg FILE...  the best against wall time
 
-Every study is a process of its own with empty folders for caches, settings and data. Its time is from before the
-process starts until it has ended. Bytecode is there as after an installation, wherever this runs; with `--no-bytecode`
-there is none, not even that of Python's own modules. On a processor, pin this
-command to the cores that it shall have: `taskset -c 0,1`.
+Every study is a separate process with empty folders for caches, settings and data. Its time is from before the process
+starts until it has ended. Bytecode exists as after an installation, wherever this runs; with `--no-bytecode` there is
+none, not even for Python's own modules. On a CPU, pin this command to the cores that it should have: `taskset -c 0,1`.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ class Outcome:
     wall: float  # seconds from before the start of the process to its end
     trials: int = 0  # built, verified and timed
     default_after: float | None = None  # seconds from the start of the process until the default was measured
-    over_default: float | None = None  # how many times as fast as the default
-    beside: tuple[tuple[str, float], ...] = ()  # how many times as fast as each baseline
-    curve: tuple[tuple[float, float], ...] = ()  # seconds since the start, and the best time then
+    over_default: float | None = None  # speedup over the default
+    beside: tuple[tuple[str, float], ...] = ()  # speedup over each baseline
+    curve: tuple[tuple[float, float], ...] = ()  # seconds since the start, and the best time by then
     left_out: tuple[str, ...] = ()
     spent: tuple[tuple[str, float], ...] = ()
     error: str = ""
@@ -95,7 +94,7 @@ class Outcome:
 
 
 def run(case: Case, options: Options, budget: float | None) -> Outcome:
-    """One study as a user starts it, from nothing."""
+    """One study as started by a user, from nothing."""
     limits = ("--trials", str(TRIALS)) if budget is None else ("--time-budget", f"{budget:g}", "--trials", "100000")
     with TemporaryDirectory() as folder:
         places = {f"XDG_{kind}_HOME": f"{folder}/{kind}" for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
@@ -133,7 +132,7 @@ def name(row: dict[str, Any]) -> str:
 
 
 def drawn(options: Options) -> list[Case]:
-    """GEMMs of any shape, as large as a budget can be asked for."""
+    """GEMMs of any shape, as large as fits a budget."""
     gpu, most = options.target != "cpu", 8192 if options.target != "cpu" else 1024
 
     def make(chance: random.Random) -> Case:
@@ -157,7 +156,7 @@ def outcomes(options: Options) -> Iterator[Outcome]:
 
 
 def plot(picture: Path, files: Sequence[Path]) -> None:
-    """The share of each study's final speed that the best had, over wall time."""
+    """The share of each study's final speed that the best so far had, over wall time."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -2,10 +2,10 @@
 
     python benchmarks/fuzz.py [--count 5000] [--seed 0] [--jobs 1] [--kinds ...] [--json benchmarks/results/fuzz.json]
 
-Each kind of file is read by a process of its own, in folders of its own. What counts: errors for which the command line
-has no sentence (tracebacks), cases that took more than 60 s, whatever was written outside the case's folder or run as
-a program, signals, control characters in what is printed, and the most memory that the process had while it read. The
-user's key and the build cache may be written.
+Each kind of file is read by a separate process, in separate folders. What counts: errors for which the command line has
+no sentence (tracebacks), cases that took more than 60 s, anything written outside the case's folder or run as a
+program, signals, control characters in the output, and the peak memory of the process while it read. The user's key and
+the build cache may be written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness import parser, run_main, save
 
 _FORK = multiprocessing.get_context("fork")
 SECONDS = 60  # of CPU time for one case
-MEGABYTES = 300  # at most, of a process that reads one kind
+MEGABYTES = 300  # limit for a process that reads one kind
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown")
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "socket.connect",
@@ -43,11 +43,11 @@ _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.f
 
 
 class Hung(BaseException):
-    """A case that takes too long. Not an Exception, so that no reader holds it for an error of its own."""
+    """A case that takes too long. Not an Exception, so that no reader catches it."""
 
 
 class Watch:
-    """Hears of every file that is written and every program that is started in this process, once it is told to."""
+    """Hears of every file that is written and every program that is started in this process, while it is active."""
 
     def __init__(self) -> None:
         self.inside: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Watch:
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._on:
             return
-        if event in _PROGRAMS and args[0] is not None:  # dlopen of nothing is this program itself
+        if event in _PROGRAMS and args[0] is not None:  # dlopen of None is this program itself
             self.heard.append(f"{event} {args[:2]!r:.200}")
         elif event in _CHANGES or (event == "open" and args[2] & _WRITES):
             path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
@@ -84,11 +84,11 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
     prepared = KINDS[kind].prepare(shared)
     reader = home / "reader"
     reader.mkdir()
-    os.environ["XDG_CONFIG_HOME"] = str(reader)  # what was prepared is somebody else's
+    os.environ["XDG_CONFIG_HOME"] = str(reader)  # the prepared files belong to another user
     sys.dont_write_bytecode = True  # a module's first import would write outside the case's folder
     watch = Watch()
-    with suppress(OSError):  # preparing may tune, which measures a machine with arrays beyond its caches
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    with suppress(OSError):  # preparing may tune, which measures the machine with arrays larger than its caches
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current usage
     for alarm in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(alarm, _hang)
     problems: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        signal.alarm(3 * SECONDS)  # for one that waits
+        signal.alarm(3 * SECONDS)  # for a case that waits
         try:
             with watch.over(case, temporary, reader, home / "cache"):
                 KINDS[kind].attempt(prepared, case, random.Random(f"{seed} {kind} {number}"))
@@ -128,14 +128,14 @@ def _hang(number: int, frame: object) -> None:
 
 
 def _listing(home: Path) -> set[tuple[str, int, int]]:
-    """Every file that a case must leave as it is."""
+    """Every file that a case must leave unchanged."""
     ours = (home / "case", home / "reader", home / "cache")
     files = [path for path in home.rglob("*") if not any(folder in (path, *path.parents) for folder in ours)]
     return {(str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in files if not path.is_dir()}
 
 
 def fuzz(count: int, seed: int, kinds: Sequence[str], jobs: int = 1) -> list[dict[str, Any]]:
-    """`count` cases in all, divided among the kinds; so many kinds at a time."""
+    """`count` cases in total, divided among the kinds; `jobs` kinds run concurrently."""
 
     def one(place: int) -> dict[str, Any]:
         kind, own = kinds[place], count // len(kinds) + (place < count % len(kinds))
@@ -163,7 +163,7 @@ def fuzz(count: int, seed: int, kinds: Sequence[str], jobs: int = 1) -> list[dic
 
 
 def _forked(answer: Connection, env: dict[str, str], kind: str, count: int, seed: int, home: Path) -> None:
-    """A process of its own that has imported everything already, which takes longer than a few cases."""
+    """A separate process that has already imported everything, since imports take longer than a few cases."""
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None

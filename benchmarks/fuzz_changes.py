@@ -1,4 +1,4 @@
-"""Small harmful changes of files: in the structure of their content, in their text, in their bytes."""
+"""Small harmful changes to files: in the structure of their content, in their text, in their bytes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import random
 from typing import Any
 
-# Values that readers tend to forget.
+# Values that readers tend to overlook.
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 3, 2**31, 2**63, -(2**63), 10**299, -(10**299), 0.0, -0.5, 1e-300, 1e308, "", " ", "x",
     "../../evil", "/etc/passwd", "a\0b", "a\nb", "\u202e\x1b[2J", "x" * 5000, "-wrapper", "@/etc/passwd", "gemm", "sim",
     [], {}, [[]], [None], {"": None}, [1, "a", None], {"name": "gemm"}, list(range(200)), "1" * 400, "nan", "1e999",
 )  # fmt: skip
-# Texts that are no JSON, or more of it than anyone needs.
+# Texts that are not JSON, or excessive JSON.
 TEXTS = (
     "NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5000, "-" + "9" * 4400, "[" * 100_000, '{"a":' * 5000,
     "[" * 500 + "]" * 500, '"\\ud800"', '"\\udc00\\ud800"', '{"a": 1, "a": 2}', '"\\u0000"', "'single'", "0x10", "01",
@@ -58,7 +58,7 @@ def _changed_once(value: Any, rng: random.Random) -> Any:
 
 
 def _places(value: Any) -> Any:
-    """Every value inside, as what holds it and under which key."""
+    """Every value inside, as its container and its key."""
     waiting = [value]
     while waiting:
         holder = waiting.pop()
@@ -69,7 +69,7 @@ def _places(value: Any) -> Any:
 
 
 def changed_json(text: str, rng: random.Random) -> bytes:
-    """A JSON text with changes of any kind; most of them leave it a JSON text."""
+    """A JSON text with changes of any kind; most of them still leave valid JSON."""
     if rng.random() < 0.7:
         return json.dumps(changed_value(json.loads(text), rng)).encode()
     if rng.random() < 0.5:
@@ -107,7 +107,7 @@ def changed_toml(text: str, rng: random.Random) -> bytes:
 
 
 def changed_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes flipped, cut out, put in or repeated."""
+    """Bytes flipped, removed, inserted or repeated."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 3, 20))):
         at = rng.randrange(len(out) + 1)

@@ -1,4 +1,4 @@
-"""Valid files, which the kinds of fuzz_kinds.py change."""
+"""Valid files, which the kinds of fuzz_kinds.py modify."""
 
 from __future__ import annotations
 

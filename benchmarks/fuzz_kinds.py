@@ -44,14 +44,14 @@ _NO_OPTIONS = dict.fromkeys(("target", "space_strategy", *options.OF_A_RUN))
 
 @dataclass(frozen=True)
 class Kind:
-    """`prepare` makes what all cases share; `attempt` writes one case into its folder and reads it."""
+    """`prepare` creates what all cases share; `attempt` writes one case into its folder and reads it."""
 
     prepare: Callable[[Path], Any]
     attempt: Callable[[Any, Path, random.Random], None]
 
 
 def command(*words: str | Path) -> None:
-    """A command line in this process, whose errors are raised."""
+    """A command line in this process that raises its errors."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         main(["--debug", *map(str, words)])
@@ -119,7 +119,7 @@ def _own_space(shared: Path, folder: Path, rng: random.Random) -> None:
     path = folder / "space.json"
     if rng.random() < 0.5:
         path.write_bytes(changed_json((shared / "space.json").read_text(), rng))
-    else:  # by somebody who knows that a space has a fingerprint
+    else:  # by an attacker who knows that a space has a fingerprint
         body = json.loads((shared / "space.json").read_text())
         del body["fingerprint"]
         body = changed_value(body, rng)
@@ -170,7 +170,7 @@ def _other_tools(shared: None, folder: Path, rng: random.Random) -> None:
         file.kernel.family.emit(operator, target, file.kernel.family.default(operator, target))
 
 
-# Libraries, and the small files of deepgen's own -----------------------------------------------------------------
+# Libraries, and deepgen's own small files -------------------------------------------------------------------------
 
 
 def _library_example(folder: Path) -> Path:
@@ -188,7 +188,7 @@ def _library(shared: Path, folder: Path, rng: random.Random) -> None:
 
 
 def _small_files(shared: Path, folder: Path, rng: random.Random) -> None:
-    """Locks that others hold, allowed settings, kept rates, entries of the cache."""
+    """Locks held by others, allowed settings, stored rates, cache entries."""
     study = shutil.copytree(shared, folder / "study")
     text = f"{rng.choice((1, os.getppid(), 2, 0, 2**40))} {rng.choice(('-', '1', 'x'))} - - host".encode()
     with (study / "lock").open("wb", buffering=0) as file, suppress(DeepgenError):
@@ -210,7 +210,7 @@ def _small_files(shared: Path, folder: Path, rng: random.Random) -> None:
 
 
 def _bundle_example(folder: Path) -> Path:
-    """A bundle, its study, and what measuring it gave."""
+    """A bundle, its study, and the results of measuring it."""
     command("bundle", "pack", *_WORDS, "--trials", "6", "--out", folder / "studies", "-o", folder / "b.tar.gz")
     unpacked = bundle_archive.unpack(folder / "b.tar.gz", folder)
     with redirect_stderr(io.StringIO()):
@@ -232,7 +232,7 @@ def _bundle(shared: Path, folder: Path, rng: random.Random) -> None:
 
 
 def _changed_tar(data: bytes, rng: random.Random) -> bytes:
-    """The archive packed again, with its manifest or its members changed; or with noise in its blocks."""
+    """The archive repacked with its manifest or its members changed, or with noise in its blocks."""
     if rng.random() < 0.2:
         return changed_bytes(data, rng)
     out = io.BytesIO()
@@ -263,7 +263,7 @@ def _results(shared: Path, folder: Path, rng: random.Random) -> None:
     try:
         command("bundle", "merge", study, path)
     finally:
-        command("show", study)  # whatever was merged, the study can be read
+        command("show", study)  # whatever was merged, the study must be readable
         command("status", study)
 
 
@@ -304,7 +304,7 @@ def _study(shared: Path, folder: Path, rng: random.Random) -> None:
 
 
 def _forged_journal(study: Path, rng: random.Random) -> None:
-    """A journal with something else in it, written as somebody does who knows its form."""
+    """A journal with other content, forged by an attacker who knows the format."""
     with Journal(study) as journal:
         summary: dict[str, Any] = {
             "definition": journal.definition(),
@@ -333,7 +333,7 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
         rows = summary["trials"]
         journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
         journal.finish([_trial(i, row) for i, row in enumerate(rows)])
-        journal.add_finals(cast(Finals, SimpleNamespace(to_json=lambda: summary["finals"])))  # whatever it holds
+        journal.add_finals(cast(Finals, SimpleNamespace(to_json=lambda: summary["finals"])))  # whatever it contains
 
 
 def _row(trial: Trial) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _changed_file(folder: Path, rng: random.Random) -> None:
 
 
 def _changed_files(study: Path, rng: random.Random) -> None:
-    """Files in each other's place, links that lead out, pipes."""
+    """Files swapped, links that lead outside, pipes."""
     path = rng.choice(sorted(path for path in study.rglob("*") if path.is_file()))
     path.unlink()
     action = rng.randrange(4)
@@ -369,7 +369,7 @@ def _changed_files(study: Path, rng: random.Random) -> None:
 
 
 def spoken(error: BaseException) -> bool:
-    """Whether the command line has a sentence for it; anything else is a traceback."""
+    """Whether the command line has a sentence for the error; anything else is a traceback."""
     summary = isinstance(error, DeepgenError) and error.exit_code in (1, 2)
     return summary or hasattr(error, "format_message") or (isinstance(error, OSError) and bool(error.strerror))
 

@@ -9,13 +9,13 @@
     python benchmarks/gemm.py --summary [--json FILE]                    what results say against the bars
     python benchmarks/gemm.py --tables [--json FILE]                     the same, and every shape, in Markdown
 
-A race is a shape, a layout, a number of threads, and cold or warm caches. Its result is added to the file as soon as it
-is there, in place of an earlier one, so that a long run can be made in parts. Each family that serves the shape is
-tuned for its part of `--seconds`; what the file says has won before is tried, too. Who of them is timed beside the
-libraries is settled in a race of its own, so that the samples that select it are not those that it is judged by.
+A race is a shape, a layout, a number of threads, and cold or warm caches. Its result is added to the file at once and
+replaces an earlier one, so that a long run can be done in parts. Each family that supports the shape is tuned for its
+share of `--seconds`; the earlier winner in the file is tried, too. A separate race selects which of them is timed with
+the libraries, so that the samples used for selection are not those used for judging.
 
 All sides are called the same way on preallocated arrays, verified, and timed in rounds in random order. A ratio is the
-library's time over ours in the same round, so that above 1 we are faster; the interval covers 99%. `ratio` is over the
+library's time over ours in the same round, so above 1 we are faster; the interval covers 99%. `ratio` is over the
 fastest library. The bound is the measured peak or the memory's bandwidth, whichever takes longer.
 """
 
@@ -45,20 +45,20 @@ from harness.cases import Shape, shape, shape_text, suite
 from harness.race import DEFAULT, OURS, Choice, Config, Place, fitting, race, tuned
 
 DTYPES = ("f32", "tf32", "f64", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8")
-# Without AMX: what we may use, and what oneDNN, which reads it when it is loaded, may use at most.
+# Without AMX: the instructions for us, and the limit for oneDNN, which reads it when it is loaded.
 WITHOUT_TILES = {
     "bf16": ("x86:avx512_bf16", "AVX512_CORE_BF16"),
     "i8": ("x86:avx512_vnni", "AVX512_CORE_VNNI"),
     "u8": ("x86:avx512_vnni", "AVX512_CORE_VNNI"),
 }
-CONSTANT_B = "_constant_b"  # how families end their name that pack B ahead of time
-ON_CPU = ("numpy", "torch")  # others that happen to be installed would make results of two machines differ
-FEWEST = 8  # rounds of a race that settles who is timed
+CONSTANT_B = "_constant_b"  # name suffix of families that pack B ahead of time
+ON_CPU = ("numpy", "torch")  # with other installed libraries, results of two machines would not be comparable
+FEWEST = 8  # rounds of the race that selects the kernel to be timed
 
 
 @dataclass(frozen=True)
 class Result:
-    """One race, as the file has it."""
+    """One race in the form stored in the file."""
 
     operator: Mapping[str, Any]
     isa: str
@@ -78,13 +78,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Job:
-    """A race that is to be run."""
+    """A race to be run."""
 
     operator: Gemm
     place: Place
     families: tuple[Generator, ...]
     seconds: float
-    before: tuple[str, Config] | None  # family and config that won earlier
+    before: tuple[str, Config] | None  # family and config of the earlier winner
     baselines: tuple[str, ...] | None
 
     def run(self, runners: Runners, studies: Path) -> Result:
@@ -112,7 +112,7 @@ class Job:
         )
 
     def _settled(self, runners: Runners, studies: Path) -> Choice:
-        """The best of each family and of what won before."""
+        """The best of all families and the earlier winner."""
         share = self.seconds / len(self.families)
         choices = []
         for family in self.families if self.seconds else self.families[:1]:
@@ -139,7 +139,7 @@ def _bound_seconds(operator: Gemm, target: Target) -> float | None:
 
 
 def isa(operator: Gemm, target: Target) -> str:
-    """What the target has at best for this operator's products."""
+    """The best instruction set that the target has for this operator's products."""
     if not isinstance(target, X86):
         return target.name.rpartition(":")[2]
     best = {
@@ -176,7 +176,7 @@ def jobs(options: Options, target: Target) -> Iterator[Job]:
 
 
 def families(operator: Gemm, target: Target, options: Options) -> tuple[Generator, ...]:
-    """Those that serve; on processors the first, since the others are the same for less able instructions."""
+    """The families that support it; on CPUs only the first, since the others use less capable instructions."""
     serving = [
         one for one in generators.serving(operator, target) if one.name.endswith(CONSTANT_B) == options.constant_b
     ]
@@ -198,7 +198,7 @@ def asked(options: Options, target: Target, before: list[dict[str, Any]]) -> Ite
 
 
 def line(result: Mapping[str, Any]) -> str:
-    """One race: who took how long, and how ours came about."""
+    """One race: all times, and where our config came from."""
     times = [f"{name} {row['seconds'] * 1e6:.1f}" for name, row in result["contenders"].items()]
     ratio = "no baseline" if result["ratio"] is None else f"{result['ratio']:.3f}"
     failed = "".join(f"; {name}: {why}" for name, why in result["failed"].items())

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from harness import by_lines, markdown, write
 from harness.race import OURS
 
-Race: TypeAlias = "Mapping[str, Any]"  # as a file has it: the fields of gemm.Result
+Race: TypeAlias = "Mapping[str, Any]"  # in the form of a file: the fields of gemm.Result
 
 ENOUGH = 0.90  # of the bound: a shape that reaches it meets its floor whatever the ratio
 H200 = "sm_90a"
@@ -22,7 +22,7 @@ H200 = "sm_90a"
 
 @dataclass(frozen=True)
 class Bar:
-    """What the ratios of a group must reach."""
+    """The ratios that a group must reach."""
 
     mean: float  # geometric
     floor: float
@@ -30,7 +30,7 @@ class Bar:
 
 _BATCHED = Bar(1.5, 1.0)
 _TILES, _VECTORS = Bar(2.0, 1.1), Bar(1.10, 0.95)
-# A's dtype, instruction set, batched; without a line here there is nothing to reach.
+# A's dtype, instruction set, batched; groups not listed here have no bar.
 BARS: Mapping[tuple[str, str, bool], Bar] = {
     ("f32", "avx512", False): Bar(1.10, 0.97), ("f32", "avx2", False): Bar(1.10, 0.97),
     ("f32", "avx512", True): _BATCHED, ("f32", "avx2", True): _BATCHED, ("bf16", "amx", False): Bar(1.40, 1.0),
@@ -45,7 +45,7 @@ BARS: Mapping[tuple[str, str, bool], Bar] = {
 
 @dataclass(frozen=True)
 class Group:
-    """Races that are judged together. A constant B, packed ahead of time, is never mixed with one that is not."""
+    """Races that are judged together. A constant B, packed ahead of time, is never mixed with others."""
 
     dtype: str
     isa: str
@@ -72,7 +72,7 @@ class Group:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The races of a file, also of those under benchmarks/h200 that an earlier program wrote."""
+    """The races of a file, including those under benchmarks/h200 that an earlier program wrote."""
     if not path.exists():
         return []
     try:
@@ -83,12 +83,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _of_h200(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the program before (17fbba4c): times in microseconds, ratios by rival."""
+    """A row of the earlier program (17fbba4c): times in microseconds, ratios by rival."""
     us = row["us"]
     ratios = row["ratio"] if isinstance(row["ratio"], dict) else {n: us[n] / us["ours"] for n in us if n != "ours"}
     batch, m, n, k = row["shape"]
     operator = row.get("operator") or {"a": "f32", "layout": "nn", "batch": batch, "m": m, "n": n, "k": k}
-    names = {"torch": "torch-gpu"}  # as baselines are named
+    names = {"torch": "torch-gpu"}  # the baselines' names
     rivals = {names.get(name, name): {"seconds": us[name] * 1e-6, "ratio": one} for name, one in ratios.items()}
     return {
         "operator": operator,
@@ -106,9 +106,11 @@ def _of_h200(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(path: Path, race: Race) -> None:
-    """Add one result, in place of an earlier one of the same race. Several runs may write, and any be cut off."""
+    """Add one result, replacing an earlier one of the same race. Several runs may write concurrently, and any may be
+    killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path.parent, os.O_RDONLY)  # freed when it is closed, however this process ends
+    lock = os.open(path.parent, os.O_RDONLY)  # released when it is closed, however this process ends
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         races = [other for other in read(path) if key(other) != key(race)]
@@ -144,7 +146,7 @@ def groups(races: Iterable[Race]) -> dict[Group, list[Race]]:
 
 
 def wanting(races: Iterable[Race]) -> list[Race]:
-    """The races to be run again, worst first: those under their floor, and where a mean is missed, all below it."""
+    """The races to be run again, worst first: those under their floor, and if a mean is missed, all below it."""
     out = []
     for group, members in groups(races).items():
         if group.bar is None:
@@ -155,7 +157,7 @@ def wanting(races: Iterable[Race]) -> list[Race]:
 
 
 def summary(races: Iterable[Race]) -> str:
-    """A line a group, and one for each shape under its floor; `!` marks whatever misses its bar."""
+    """A line per group, and one for each shape under its floor; `!` marks whatever misses its bar."""
     lines = [f"{'dtype ISA layout threads caches':39} shapes   mean  goal  least  floor"]
     for group, members in groups(races).items():
         bar, least = group.bar, min(race["ratio"] for race in members)
@@ -175,12 +177,12 @@ def summary(races: Iterable[Race]) -> str:
 
 
 def origin(race: Race) -> str:
-    """How the config came about."""
+    """Where the config came from."""
     return f"tuned for {race['tuning_seconds']:.0f} s" if race["tuning_seconds"] else "the default"
 
 
 def tables(races: Sequence[Race]) -> str:
-    """The same in Markdown: a table of the groups, then one of the shapes for each dtype, ISA and layout."""
+    """Like `summary`, in Markdown: a table of the groups, then one of the shapes for each dtype, ISA and layout."""
     every = groups(races)
     heads = ["what", "shapes", "threads", "caches", "mean", "goal", "least", "floor", "misses"]
     parts = [markdown(heads, _rows(every))]

@@ -2,11 +2,11 @@
 
     python benchmarks/judgement.py [--right 2000] [--wrong 1000] [--json benchmarks/results/judgement.json]
 
-Each kernel gets a shape drawn by chance and all inputs that a finalist must be right on: three seeds of usual numbers
-and every probe. `right`: all products, added up in one of several orders, with and without a rounding of each product,
-and as tensor cores do it; none may be called wrong. `wrong`, for each format: one product of one element is lost or
-added twice; 99.9 of 100 must be called wrong on some inputs. The column `usual only` tells how many would be found
-without the probes.
+Each kernel gets a random shape and all inputs on which a finalist must be correct: three seeds of normal numbers and
+every probe. `right`: all products, summed in one of several orders, with and without rounding each product, and as
+tensor cores do it; none may be called wrong. `wrong`, for each format: one product of one element is lost or added
+twice; 99.9 of 100 must be called wrong on some inputs. The column `usual only` shows how many would be found without
+the probes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tolerance import cut, in_blocks, in_pairs, in_turn, rounded
 
 DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8")
 LAYOUTS = ("nn", "nt", "tn", "tt")
-ENOUGH = 0.999  # of the wrong kernels that must be found
-PARTS = 4  # of a sum that is divided
-CORE_BITS = 14  # of sums of 8-bit floats that tensor cores keep
+ENOUGH = 0.999  # share of the wrong kernels that must be found
+PARTS = 4  # of a divided sum
+CORE_BITS = 14  # of the sums of 8-bit floats that tensor cores keep
 CORE_GROUP, CORE_SUMS = 32, 128  # products of one instruction; products after which f32 takes over
 
 End = Callable[[Array], Array]
@@ -62,14 +62,14 @@ def end_of(acc: DType) -> End:
 
 
 def cut_bits(x: Array) -> Array:
-    """To the digits of 8-bit sums, towards zero."""
+    """Truncate to the digits of 8-bit sums, towards zero."""
     fraction, exponent = np.frexp(x)
     kept: Array = np.ldexp(np.trunc(np.ldexp(fraction, CORE_BITS)), exponent - CORE_BITS)
     return kept
 
 
 def cores(products: Array, operator: Gemm) -> Array:
-    """Some products at once and exactly, then bits are cut off; 8-bit sums keep few and end in f32 after a while."""
+    """Some products at once and exactly, then truncation; 8-bit sums keep few bits and are later added in f32."""
     if operator.dtypes[0].bits == 16:
         return in_turn(np.add.reduceat(products, np.arange(0, len(products), 8)), cut)
     sums = [
@@ -80,13 +80,13 @@ def cores(products: Array, operator: Gemm) -> Array:
 
 
 def orders(operator: Gemm) -> list[str]:
-    """What a right kernel may do. f64's own products are rounded in any case, and integers never."""
+    """Summation orders that a correct kernel may use. f64's products are always rounded, integers never."""
     names = [name + fused for name in ORDERS for fused in FUSED[: 2 if operator.acc == "f32" else 1]]
     return [*names, CORES] if operator.dtypes[0].bits in (8, 16) and operator.acc == "f32" else names
 
 
 def computed(operator: Gemm, inputs: Mapping[str, Array], order: str) -> Array:
-    """C of a right kernel."""
+    """C of a correct kernel."""
     a, b, c, acc = operator.dtypes
     left, right = widen(inputs["A"], a), widen(inputs["B"], b)
     left = left.T if operator.layout[0] == "n" else left
@@ -107,7 +107,7 @@ def drawn(rng: np.random.Generator, of: str, largest: int, longest: int) -> Gemm
 
 
 def sets(operator: Gemm, seed: int) -> list[tuple[int, str]]:
-    """All that a finalist must be right on."""
+    """All inputs on which a finalist must be correct."""
     return [(seed, "normal"), *handed.sets(operator, seed, OTHER_SEEDS)]
 
 
@@ -125,7 +125,7 @@ def judge_right(operator: Gemm, order: str, seed: int) -> tuple[list[str], float
 
 
 def rejecting(operator: Gemm, place: int, k: int, change: int, seed: int) -> list[str]:
-    """The probes that show one product less (change = -1) or twice (+1) in one element."""
+    """The probes that detect one product missing (change = -1) or doubled (+1) in one element."""
     a, b, c, acc = operator.dtypes
     row, column = divmod(place, operator.n)
     shown = []
@@ -145,7 +145,7 @@ def rejecting(operator: Gemm, place: int, k: int, change: int, seed: int) -> lis
 
 @dataclass(frozen=True)
 class Right:
-    """Right kernels of one format and order: how many were called wrong, and by which inputs."""
+    """Correct kernels of one format and order: how many were called wrong, and by which inputs."""
 
     dtype: str
     order: str
@@ -166,7 +166,7 @@ class Wrong:
 
 
 def right_rows(count: int) -> list[Right]:
-    """`count` kernels, dealt out to formats and orders in turn."""
+    """`count` kernels, distributed over formats and orders in turn."""
     kinds = [(of, order) for of in DTYPES for order in orders(gemm(1, 1, 1, dtype=of))]
     judged: dict[tuple[str, str], list[tuple[list[str], float]]] = {kind: [] for kind in kinds}
     for number in range(count):

@@ -3,10 +3,11 @@
     python benchmarks/kernelbench.py CHECKOUT --json FILE [--seconds 20] [--no-compile] [--only conv] [--time-limit S]
 
 CHECKOUT is a folder with KernelBench's repository (github.com/ScalingIntelligence/KernelBench); its problems are run
-as they are. `deepgen.torch.traced` makes an operator of each problem's module, which is tuned for `--seconds` (0: the
+unchanged. `deepgen.torch.traced` converts each problem's module to an operator, which is tuned for `--seconds` (0: the
 default, without a search), loaded, and compared with the module on the problem's own inputs and on drawn ones. Then
-both, and torch.compile, are timed in turns, with cold caches. Results are lines of FILE: what has one is left out the
-next time. torch may not round to tf32, unless with `--torch-defaults`. `--small` makes all sizes small, for a CPU.
+both, and torch.compile, are timed alternately, with cold caches. Results are lines of FILE: problems with a result are
+skipped the next time. torch may not round to tf32, except with `--torch-defaults`. `--small` makes all sizes small, for
+a CPU.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from harness.gpu import Clock
 
 OURS, EAGER, COMPILED = "deepgen", "eager", "compile"
 ROUNDS, CLOSE, CHUNK, AHEAD = 9, 1e-4, 1 << 27, 24
-SMALL = {16: 0, 64: 16, 1 << 62: 26}  # sizes up to that -> what is left of them; 0: all
+SMALL = {16: 0, 64: 16, 1 << 62: 26}  # sizes up to that -> their reduced size; 0: unchanged
 
 
 @dataclass(frozen=True)
 class Row:
-    """One problem: seconds of each contender, how many times as fast as torch ours is, and what limits ours."""
+    """One problem: seconds of each contender, our speedup over torch, and what limits ours."""
 
     problem: str
     budget: float
@@ -48,11 +49,11 @@ class Row:
     operator: str = ""
     family: str = ""
     failed: str = ""
-    off: tuple[float, ...] = ()  # the largest distance from the module's results, in shares of what is allowed
+    off: tuple[float, ...] = ()  # largest errors compared with the module's results, relative to the allowed error
     times: dict[str, float] | None = None
     over: dict[str, float] | None = None
-    bandwidth: float = 0.0  # share of the memory's, by the bytes that must be moved
-    arithmetic: float = 0.0  # share of the peak of f32
+    bandwidth: float = 0.0  # share of the memory bandwidth, for the bytes that must be moved
+    arithmetic: float = 0.0  # share of the f32 peak
 
     @property
     def key(self) -> tuple[str, float, bool]:
@@ -90,7 +91,7 @@ def fresh(module: ModuleType, device: str) -> tuple[Any, list[Any]]:
 
 
 def drawn(inputs: Sequence[Any], *, positive: bool) -> list[Any]:
-    """Floats from a normal distribution; other inputs as they are."""
+    """Floats from a normal distribution; other inputs unchanged."""
     import torch
 
     floats = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in inputs]
@@ -99,13 +100,13 @@ def drawn(inputs: Sequence[Any], *, positive: bool) -> list[Any]:
 
 
 def off(ours: Any, want: Any) -> float:
-    """The largest distance, in shares of what is allowed: more than 1 is wrong."""
+    """The largest error relative to the allowed error: more than 1 is wrong."""
     import torch
 
     if ours.shape != want.shape or ours.dtype != want.dtype:
         return float("inf")
     pairs = [*zip(ours.reshape(-1).split(CHUNK), want.detach().reshape(-1).split(CHUNK), strict=True)]
-    # A sum may be far smaller than its terms: what is allowed is a share of what results usually are.
+    # A sum may be far smaller than its terms, so the allowed error is relative to the usual size of results.
     usual, worst = sum(float(other.abs().double().sum()) for _, other in pairs) / want.numel(), 0.0
     for one, other in pairs:
         apart = (one - other).abs() / (CLOSE * (other.abs() + usual))
@@ -114,7 +115,7 @@ def off(ours: Any, want: Any) -> float:
 
 
 class Bench:
-    """Where problems are run, and how."""
+    """Runs problems with the given options."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -122,7 +123,7 @@ class Bench:
         self.device = "cuda" if self.target.runner == "gpu" else "cpu"
 
     def operator(self, path: Path) -> Operator:
-        """By tensors without memory."""
+        """The problem's operator, traced with tensors without memory."""
         import deepgen.torch
 
         model, inputs = fresh(problem(path, small=self.options.small), "meta")
@@ -177,7 +178,7 @@ class Bench:
                 operator.least_bytes() / ours / (self.target.bandwidth or 1e3) / 1e9,
                 operator.flops() / ours / (peak or 1e3) / 1e9,
             )  # fmt: skip
-        except Exception as error:  # of somebody else's code as well: the other problems go on
+        except Exception as error:  # errors of other people's code too: the other problems continue
             return Row(*begun.key, failed=f"{type(error).__name__}: {error}"[:300])
 
     def timed(self, ways: dict[str, Callable[..., Any]], inputs: Sequence[Any]) -> Samples:

@@ -17,7 +17,7 @@ BERT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Scaled(nn.Module):  # type: ignore[misc]
-    """A linear layer in 8-bit floats: the weight with its scale, the input with a fixed one."""
+    """A linear layer in 8-bit floats: the weight has its own scale, the input a fixed one."""
 
     def __init__(self, inputs: int, outputs: int, device: str) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Scaled(nn.Module):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and MLP, each after a normalisation and added to its input."""
+    """Attention and MLP, each after a normalisation and with a residual connection."""
 
     def __init__(self, device: str, fp8: bool) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def request(device: str, fp8: bool) -> Callable[[], Tensor]:
 
 
 def one_call(device: str, fp8: bool) -> tuple[str, Callable[[], Tensor]]:
-    """A product of the block's that a kernel serves, as torch's function alone."""
+    """A product of the block that a kernel serves, as a torch function by itself."""
     inputs, outputs = (MLP, HIDDEN) if fp8 else (HIDDEN, HIDDEN)
     x = torch.randn(SEQUENCES, inputs, device=device, dtype=torch.bfloat16)
     if not fp8:
@@ -117,7 +117,7 @@ def one_call(device: str, fp8: bool) -> tuple[str, Callable[[], Tensor]]:
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and MLP, each added to its input and normalised."""
+    """Attention and MLP, each with a residual connection and a normalisation."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,11 +3,11 @@
     PYTHONPATH=src python benchmarks/models.py llama record tune bench --format fp8 --json FILE
     python benchmarks/models.py bert record tune bench --format f32 --threads 2 --json FILE
 
-Each step leaves its result in the folder, so that it can be run by itself: the operators of the model are recorded,
-tuned from the recording with `deepgen tune`, and the model is timed by torch, with kernels, compiled, and from CUDA
+Each step stores its result in the folder, so that it can be run separately: the operators of the model are recorded,
+tuned from the recording with `deepgen tune`, and the model is timed with torch, with kernels, compiled, and from CUDA
 graphs. Llama's block: prefill of 2048 tokens, decode for 16 sequences, and a request (a prompt and 16 tokens after it);
 in `fp8` weights and inputs of products are 8-bit floats with a scale each. BERT's layer: one sequence of 128 tokens,
-again and again, so its weights stay in caches, and kernels are tuned with warm ones.
+repeatedly, so its weights stay in caches, and kernels are tuned with warm ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from harness import Options, alternate, parser, per_call, run_main, save
 from harness.turns import seconds_text
 
 Make = Callable[[], Callable[[], Any]]
-Runs = Mapping[str, tuple[Make, int]]  # what is run, and how often it counts
+Runs = Mapping[str, tuple[Make, int]]  # what is run, and its weight
 FORMATS = {"llama": ("bf16", "fp8"), "bert": ("f32", "bf16")}
 
 
 def record(runs: Runs, path: Path) -> None:
-    """What all of these runs compute, each run so often."""
+    """Record what all of these runs compute, each run repeated by its weight."""
     parts = [(make(), often) for make, often in runs.values()]
     with torch.no_grad():
         for run, _ in parts:
@@ -50,16 +50,16 @@ def record(runs: Runs, path: Path) -> None:
 
 
 def tune(work: Path, library: Path, seconds: float, target: str, *more: str) -> None:
-    """As a user would: by the command line."""
+    """Tune from the command line, as a user would."""
     words = ["tune", str(work), "--time-budget", str(seconds), "--library", str(library), "--target", target,
              "--out", str(library.parent / "studies"), "--trials", "100000", *more]  # fmt: skip
-    source = Path(dg.__file__).parents[1]  # this very deepgen, installed or not
+    source = Path(dg.__file__).parents[1]  # exactly this deepgen, installed or not
     subprocess.run([sys.executable, "-m", "deepgen", *words], check=True, env={**os.environ, "PYTHONPATH": str(source)})
 
 
 def bench(runs: Runs, library: Path, *, rounds: int, compiled: bool, graphs: bool) -> dict[str, Any]:
-    """Each run in every way."""
-    # Trusted: tuned by this program, perhaps by a user of another name, as on a machine that is made anew for each run.
+    """Time each run in every way."""
+    # Trusted: tuned by this program, perhaps under another user name, as on a machine that is recreated for each run.
     opened, results = dg.library(library, trust=True), dict[str, Any]()
     for name, (make, _) in runs.items():
         report = benching.bench(make, opened, rounds=rounds, compiled=compiled, graphs=graphs)
@@ -77,7 +77,7 @@ def bench(runs: Runs, library: Path, *, rounds: int, compiled: bool, graphs: boo
 
 
 def host_part(library: Path, name: str, call: Callable[[], Any]) -> dict[str, float]:
-    """What a call costs the host, by torch and by a kernel: nothing is waited for between calls."""
+    """The host time of a call, by torch and by a kernel, without waiting between calls."""
     used = deepgen.torch.use(dg.library(library, trust=True), race=False)
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     plain = per_call(call, 100, wait=wait)
@@ -97,7 +97,7 @@ def host_part(library: Path, name: str, call: Callable[[], Any]) -> dict[str, fl
 
 
 def check_not_slower(results: Mapping[str, Any]) -> None:
-    """To be called once results are written."""
+    """Raise the warnings; to be called after results are written."""
     warnings = [f"{name}: {report['warning']}" for name, report in results.items() if report["warning"]]
     if warnings:
         raise SystemExit("\n".join(warnings))
@@ -105,7 +105,7 @@ def check_not_slower(results: Mapping[str, Any]) -> None:
 
 def llama(options: Options) -> None:
     fp8, device = options.format == "fp8", "cuda"
-    # A block decodes many tokens for each prompt, so both count.
+    # A block decodes many tokens for each prompt, so both are weighted.
     runs: Runs = {
         "prefill": (lambda: models.part("prefill", device, fp8), 1),
         "decode": (lambda: models.part("decode", device, fp8), 8),
@@ -117,7 +117,7 @@ def llama(options: Options) -> None:
         tune(work, library, options.seconds, "cuda:native")
     if "bench" in options.steps:
         timed = partial(bench, library=library, rounds=options.rounds, graphs=True)
-        # The parts of a request were recorded and tuned. Compiled, its decodes would be one graph.
+        # The parts of a request were recorded and tuned. Compiled, its decodes would form one graph.
         whole: Runs = {"request": (lambda: models.request(device, fp8), 1)}
         blocks = timed(runs, compiled=not options.no_compile) | timed(whole, compiled=False)
         call = host_part(library, *models.one_call(device, fp8))

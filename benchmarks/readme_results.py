@@ -17,12 +17,12 @@ from harness import H200 as H200_RESULTS
 from harness import RESULTS, ROOT, parser, run_main
 
 README = ROOT / "README.md"
-CHARTS = {False: ROOT / "docs/results.svg", True: ROOT / "docs/results-dark.svg"}  # whether for dark pages
+CHARTS = {False: ROOT / "docs/results.svg", True: ROOT / "docs/results-dark.svg"}  # key: whether for dark pages
 BEGIN, END = "<!-- results -->\n", "<!-- end -->"
 
 H200 = "NVIDIA H200"
 XEON = "Xeon with AMX, 1 core"
-# What is shown of the benchmarks on an H200: format and layout, and the file that holds its results.
+# The benchmarks shown for an H200: format and layout, and the file with the results.
 ON_H200 = {
     "f32 nn": "simt_gemm",
     "tf32 nt": "gemm_tf32_nt",
@@ -31,7 +31,7 @@ ON_H200 = {
     "f8e4m3 nt, f32 accumulation": "gemm_f8e4m3_nt_exact",
     "i8 nt": "gemm_i8_nt",
 }
-# And of those on x86: dtype, instruction set and the library that torch calls. One thread, cold caches, layout nn.
+# And those for x86: dtype, instruction set and the library that torch calls. One thread, cold caches, layout nn.
 ON_X86 = (("f32", "avx512", "MKL, OpenBLAS"), ("bf16", "amx", "oneDNN"), ("i8", "amx", "oneDNN"))
 
 
@@ -50,7 +50,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """All that the README shows, from the files of results."""
+    """All rows that the README shows, from the result files."""
     out = []
     for what, file in ON_H200.items():
         raced = read(H200_RESULTS / f"{file}.json")
@@ -70,7 +70,7 @@ def rows() -> list[Row]:
 
 
 def table(results: Sequence[Row]) -> str:
-    """In Markdown, with speedups as percentages."""
+    """Markdown with speedups as percentages."""
     lines = ["| hardware | operator | library | shapes | mean | slowest shape | fastest shape |"]
     lines.append("|---|---|---|---|---|---|---|")
     for row in results:
@@ -80,7 +80,7 @@ def table(results: Sequence[Row]) -> str:
 
 
 def speedup(ratio: float) -> str:
-    """A ratio of times in words: the library's over ours."""
+    """A ratio of times, the library's over ours, in words."""
     if ratio >= 2:
         return f"{ratio:.1f} times as fast"
     percent = round(100 * (ratio - 1))
@@ -90,7 +90,7 @@ def speedup(ratio: float) -> str:
 
 
 def chart(results: Sequence[Row], dark: bool = False) -> str:
-    """A bar for each mean, a thin line from the slowest shape to the fastest. Longer lines are cut, with an arrow."""
+    """A bar for each mean, a thin line from the slowest to the fastest shape. Longer lines are cut, with an arrow."""
     ink, faint, lines, page = (
         ("#e6edf3", "#9198a1", "#3d444d", "#0d1117") if dark else ("#1f2328", "#59636e", "#d1d9e0", "#fff")
     )
@@ -137,7 +137,7 @@ def chart(results: Sequence[Row], dark: bool = False) -> str:
 
 
 def written(page: str, text: str, mark: str = BEGIN) -> str:
-    """The page with `text` between the mark and the next end."""
+    """The page with `text` between the mark and the following end mark."""
     head, begin, rest = page.partition(mark)
     if not begin or END not in rest:
         raise BadInput(f"{README.name} has no place for this", allowed=f"{mark.strip()} and {END}")

@@ -1,6 +1,6 @@
 """The README's picture of a terminal (the live view of a run and what it printed at its end) and the words below it.
 
-python benchmarks/readme_terminal.py --run     run the README's demo, record it, and write both; wants a quiet machine
+python benchmarks/readme_terminal.py --run     run the README's demo, record it, and write both; needs a quiet machine
 python benchmarks/readme_terminal.py           write docs/terminal.svg and README.md from the recording
 
 `--machine "a Xeon (Cascade Lake)"` gives the processor's name where the system's own says little.
@@ -41,14 +41,14 @@ BEGIN = "<!-- demo -->\n"
 
 
 def record(machine: str | None) -> dict[str, Any]:
-    """Run the demo; keep the moments of its search and the text of its result."""
+    """Run the demo; record the progress of its search and the text of its result."""
     moments: list[Progress] = []
     shown = io.StringIO()
-    sys.path.insert(0, str((ROOT / EXAMPLE).parent))  # a study keeps where the code of its baseline is
+    sys.path.insert(0, str((ROOT / EXAMPLE).parent))  # a study records where the code of its baseline is
     kernel = import_module((ROOT / EXAMPLE).stem).kernel
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # so that the study's folder is shown as a user would see it
+        os.chdir(folder)  # so that the study's folder is printed as a user would see it
         study = dg.tune(kernel, time_budget=BUDGET, keep_top=KEEP_TOP, watch=moments.append)
         seconds = time.monotonic() - begin
         with contextlib.redirect_stdout(shown):
@@ -74,7 +74,7 @@ def record(machine: str | None) -> dict[str, Any]:
 
 
 def sentence(recording: dict[str, Any]) -> str:
-    """What the picture shows, for the README."""
+    """A description of the picture for the README."""
     gain = speedup(recording["over_default"]["ratio"])
     (ratio,) = recording["baselines"].values()
     results = f"in {recording['seconds']:.0f} seconds the search found a kernel {gain} than the default"

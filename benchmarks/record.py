@@ -3,8 +3,8 @@
     python benchmarks/record.py --target cuda:native --shape 2048x2048x2048 --count 2000 --out benchmarks/h200/recorded
 
 The default config first, then configs drawn uniformly by the seed: a study with the strategy `random`, which verifies
-and times each; one that is not built, is wrong, or does not end is recorded as failed. Results are in the format of the
-FAIR Benchmark Hub for Auto-Tuning, which `deepgen replay` and `deepgen import` read.
+and times each; one that cannot be built, is wrong, or does not finish is recorded as failed. Results are in the format
+of the FAIR Benchmark Hub for Auto-Tuning, which `deepgen replay` and `deepgen import` read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAILED = {Verdict.BUILD_FAILED: "CompilationFailedConfig"}
 
 
 def cached(trial: Trial, names: list[str]) -> dict[str, Any]:
-    """A trial as the hub has it, in milliseconds."""
+    """A trial in the hub's format, in milliseconds."""
     config = {name: trial.config.get(name) for name in names}
     measured = trial.measurement
     times = [sample * 1e3 for sample in measured.samples]

@@ -2,8 +2,8 @@
 
     python benchmarks/report_size.py [--trials 10000] [--json FILE]
 
-The study is made up, with the knobs of a tiled kernel, a hundred samples of each trial, counted events and failures;
-everything after that is what `deepgen report` does. Without Chromium the page is made, but not opened.
+The study is synthetic, with the knobs of a tiled kernel, a hundred samples of each trial, counted events and failures;
+everything after that is done by `deepgen report`. Without Chromium the page is generated, but not opened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAILURES = (
 
 
 def made_up(trials: int, out: Path, seed: int = 0) -> Study:
-    """A study of the simulated device whose journal is written directly."""
+    """A study of the simulated device, with a journal written directly."""
     planned = plan(Request(dg.gemm(512, 512, 512), resolve("sim"), out=out, trials=trials, generator=SimTiles()))
     rng = random.Random(seed)
     configs = planned.space.sample(trials, seed)
@@ -101,7 +101,7 @@ def main() -> None:
         study = made_up(options.trials, scratch / "studies")
         file = scratch / "report.html"
         results: dict[str, float] = {"trials": options.trials}
-        # The first report of a machine also bundles Vega, which is kept for the others.
+        # The first report on a machine also bundles Vega, which is cached for later ones.
         environment = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache")}
         command = [sys.executable, "-m", "deepgen", "report", str(study.folder), "-o", str(file)]
         for name in ("made first, s", "made, s"):

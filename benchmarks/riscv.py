@@ -3,8 +3,8 @@
     python benchmarks/riscv.py                                                    everything, at 128 and 256 bits
     python benchmarks/riscv.py --target riscv:rv64gcv_zvl512b --only softmax
 
-GEMM is tuned for some trials; rules and the examples in Triton are their default configs. All are verified. The loops
-are the expression as it is written: an empty schedule, compiled as any kernel is (clang, -O3). A ratio is the loops'
+GEMM is tuned for some trials; rules and the Triton examples use their default configs. All are verified. The plain
+loops are the expression as written: an empty schedule, compiled like any kernel (clang, -O3). A ratio is the loops'
 count over ours: of instructions, and of their cost, in which an instruction on a group of vector registers counts once
 for each register (docs/riscv.md).
 """
@@ -60,7 +60,7 @@ class Case:
 
 
 def counted(operator: Operator, kernel: Kernel, target: Target) -> Counts:
-    """What a call takes. Raises where the kernel is wrong."""
+    """The counts of one call. Raises if the kernel is wrong."""
     runner = open_runner(Task(operator, target))
     try:
         measured = runner.measure(kernel, build_once(kernel, target))

@@ -1,4 +1,4 @@
-"""Operators on rows and elements for any_rows: each as an expression and as the call that torch has for it."""
+"""Operators on rows and elements for any_rows: each as an expression and as the corresponding torch call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepgen.vocabulary import dtype
 from harness.cases import size
 
 DTYPES, LARGEST, WIDE = ("f32", "bf16", "f16"), 1 << 30, "f32"
-# Of a kind: what it is counted among, and the ranks that it has.
+# For each kind: its group, and its ranks.
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     "relu": ("elements", (1, 2, 3, 4)), "silu": ("elements", (1, 2, 3, 4)), "gelu": ("elements", (1, 2, 3, 4)),
     "exp": ("elements", (1, 2)), "cut": ("elements", (1, 2, 3)), "cast": ("elements", (1, 2, 3, 4)),
@@ -50,7 +50,7 @@ class Case:
 
 
 def make(chance: random.Random, least: int = 0) -> Case:
-    """One whose x has at least so many bytes."""
+    """A case whose x has at least this many bytes."""
     while True:
         case = _made(chance)
         if prod(case.shape) * dtype(case.dtype).bytes >= least:
@@ -81,7 +81,7 @@ def _axes(chance: random.Random, kind: str, rank: int) -> tuple[int, ...]:
         return chance.choice([tuple(chance.sample(range(rank), rank)), (*range(rank - 2), rank - 1, rank - 2)])
     if kind in ("max_pool", "avg_pool"):
         return chance.choice([(2, 2), (3, 2), (3, 1)])
-    if kind in ("add", "mul"):  # along which the second operand has one element
+    if kind in ("add", "mul"):  # axes along which the second operand has size one
         return tuple(n for n in range(rank) if chance.random() < 0.4 and rank > 1)
     some = {"softmax": [rank - 1, rank - 1, 0], "log_softmax": [rank - 1], "cumsum": [rank - 1, rank - 1, 0]}
     return (chance.choice(some[kind]),) if kind in some else (rank - 1,) if kind == "argmax" else ()
@@ -97,12 +97,12 @@ def _each(function: Callable[[Any], Any]) -> Callable[[Case, Any], Any]:
 
 
 def _moved(at: tuple[Any, ...], by: int) -> tuple[Any, ...]:
-    """Along the last axis."""
+    """The index moved along the last axis."""
     return (*at[:-1], at[-1] + by)
 
 
 def _cut(case: Case, x: Any) -> Any:
-    """All but the first of each row."""
+    """All but the first element of each row."""
     shape = (*case.shape[:-1], max(1, case.shape[-1] - 1))
     first = min(1, case.shape[-1] - 1)
     return dg.compute("y", shape, lambda *at: dg.maximum(x[_moved(at, first)], 0.0))
@@ -132,7 +132,7 @@ def _gated(case: Case, x: Any) -> Any:
 
 
 class _Along:
-    """What a case is reduced over: its axes, and the others."""
+    """A case's reduction: the reduced axes, and the others."""
 
     def __init__(self, case: Case, x: Any) -> None:
         self.case, self.x = case, x
@@ -141,7 +141,7 @@ class _Along:
         self.count = prod(case.shape[n] for n in case.axes)
 
     def reduced(self, how: Any, value: Callable[..., Any], at: Sequence[Any]) -> Any:
-        """`value` is of the place in x and of what has the results' axes."""
+        """`value` is a function of the index in x."""
         over = {n: dg.reduce_axis(f"k{n}", self.case.shape[n]) for n in self.case.axes}
         place = tuple(over[n] if n in over else at[self.kept.index(n)] for n in range(len(self.case.shape)))
         return how(value(place), *over.values())
@@ -150,7 +150,7 @@ class _Along:
         return dg.compute(name, self.shape, element)
 
     def own(self, at: Sequence[Any]) -> tuple[Any, ...]:
-        """The place of an element's results."""
+        """The index of an element's results."""
         return tuple(at[n] for n in self.kept) or (0,)
 
     def wide(self, place: tuple[Any, ...]) -> Any:
@@ -209,7 +209,7 @@ def _softmax(case: Case, x: Any) -> Any:
 
 
 def _norm(case: Case, x: Any) -> Any:
-    """With weights, and all but rms_norm with a mean and a bias."""
+    """Norms with weights; all but rms_norm also with a mean and a bias."""
     a, rank, rms = _Along(case, x), len(case.shape), case.kind == "rms_norm"
     along = {"batch_norm": [1], "group_norm": [1, 2], "instance_norm": [1]}.get(case.kind, [rank - 1])
     weight, bias = (dg.tensor(name, [case.shape[n] for n in along], case.dtype) for name in ("weight", "bias"))
@@ -266,7 +266,7 @@ _COMPUTED: dict[str, Callable[[Case, Any], Any]] = {
 
 
 def torch_call(torch: Any, case: Case) -> Callable[..., Any]:
-    """Of the tensors of its expression, in their order."""
+    """torch's call, as a function of the expression's tensors in order."""
     f, axes, shape = torch.nn.functional, case.axes, case.shape
     calls: dict[str, Callable[..., Any]] = {
         "relu": torch.relu, "silu": f.silu, "gelu": f.gelu, "exp": torch.exp,

@@ -5,9 +5,9 @@
     python benchmarks/rules.py --seconds 0 --threads 1               default configs, without a search
     python benchmarks/rules.py --summary --json FILE                 means by group of an earlier run
 
-Each case is tuned for a while, and the winner timed beside all baselines that have a call for it and beside the best
-hand-written family, tuned as long: interleaved, in random order, verified before. A ratio is the other's time over
-ours. Writes the file after each case; the same command goes on where an earlier one was stopped.
+Each case is tuned for a while, and the winner timed with all baselines that have a call for it and with the best
+hand-written family, tuned for the same time: interleaved, in random order, verified before. A ratio is the other's time
+over ours. Writes the file after each case; the same command resumes an earlier run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def measured(case: Case, place: Place, seconds: float, runners: Runners, studies
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Geometric means of each group over everybody who was timed in it."""
+    """Geometric means for each group over every contender that was timed in it."""
     others = list(dict.fromkeys(name for row in rows for name in Result.ratios(row)))
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):

@@ -1,4 +1,4 @@
-"""The cases of rules.py: operators by their words, those of Heron's figure 6 on GPUs and smaller ones on processors."""
+"""The cases of rules.py: operators by parameters, those of Heron's figure 6 on GPUs and smaller ones on CPUs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _IMAGE, _LINE = (
     ("N", "L", "CI", "CO", "k", "stride", "pad"),
 )
 _VOLUME = ("N", "D", "H", "W", "CI", "CO", "k", "stride", "pad")
-# Heron's operators: ours, the group, and the layouts that they are measured in.
+# Heron's operators: our name, the group, and the layouts in which they are measured.
 _FIGURE_6 = {
     "c2d": ("dilated_conv2d", "conv", ("nhwc", "nchw")), "dil": ("dilated_conv2d", "dilated", ("nhwc", "nchw")),
     "t2d": ("conv_transpose2d", "transposed", ("nhwc", "nchw")), "c1d": ("conv1d", "conv1d", ("nlc", "ncl")),
     "c3d": ("conv3d", "conv3d", ("ndhwc", "ncdhw")), "gemm": ("gemm", "", ("nt",)), "bmm": ("bmm", "", ("nt",)),
     "gemv": ("gemv", "", ()), "scan": ("scan", "", ()),
 }  # fmt: skip
-_SAMPLE = ("conv nhwc", "gemm", "bmm", "gemv")  # groups that are there in bf16 and i8 too
+_SAMPLE = ("conv nhwc", "gemm", "bmm", "gemv")  # groups that are also run in bf16 and i8
 _CPU_IMAGES: tuple[Sizes, ...] = (
     (1, 56, 56, 64, 64, 3, 1, 1), (1, 56, 56, 64, 64, 1, 1, 0), (1, 28, 28, 128, 128, 3, 1, 1),
     (1, 28, 28, 128, 256, 1, 2, 0), (1, 14, 14, 256, 256, 3, 1, 1), (1, 14, 14, 256, 512, 1, 2, 0),
@@ -52,7 +52,7 @@ class Case:
 
 
 def cases(runner: str, dtype: str | None = None) -> list[Case]:
-    """Those of GPUs or of processors, in one format or in all that they are measured in."""
+    """The cases for GPUs or CPUs, in one format or in all that are measured."""
     if runner != "gpu":
         return [replace(case, dtype=dtype or "f32") for case in _on_cpu()]
     plain = [replace(case, dtype="f16") for case in _on_gpu()]

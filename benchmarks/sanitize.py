@@ -1,7 +1,7 @@
 """compute-sanitizer over samples of GEMM families: out-of-bounds accesses, races, uninitialised reads.
 
-Kernels of every way to share K run on odd sizes, each checked against numpy; the checkers watch. In formats that numpy
-has. Without torch, so that only our kernels are looked at. Writes what they printed.
+Kernels with every way to share K run on odd sizes under the checkers, each compared with numpy, in formats that numpy
+has. Without torch, so that only our kernels are checked. Writes the checkers' output.
 
     PYTHONPATH=src python benchmarks/sanitize.py
 """
@@ -58,7 +58,7 @@ PROBLEMS = {
     ],
 }
 NUMPY = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
-MOST = {"f32": 1e-5, "tf32": 2e-3, "f16": 2e-3, "i8": 0.0}  # of the norm of the result
+MOST = {"f32": 1e-5, "tf32": 2e-3, "f16": 2e-3, "i8": 0.0}  # relative to the norm of the result
 EACH = {"simt_gemm": 4, "mma_gemm": 2, "sm90_gemm": 2, "skinny_gemm": 3}
 
 
@@ -84,7 +84,7 @@ def run(driver: Driver, problem: Gemm, loaded: GpuKernel) -> bool:
     shapes = {t.name: (t.shape, t.dtype.name) for t in problem.tensors()}
     bound = loaded.bind(places, problem.scalars(), lambda _, size: driver.alloc(size), shapes)
     got = np.zeros_like(host["C"])
-    for _ in range(2):  # the second run finds the counters as the first one left them
+    for _ in range(2):  # the second run starts with the counters as the first one left them
         bound.run.run(0)
         driver.synchronize()
     driver.to_host(got.ctypes.data, places["C"], got.nbytes)
@@ -95,7 +95,7 @@ def run(driver: Driver, problem: Gemm, loaded: GpuKernel) -> bool:
 
 
 def inside(cache: Path, names: list[str]) -> int:
-    """The part that the checkers watch."""
+    """The part that runs under the checkers."""
     driver = Driver(CUDA)
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
@@ -110,7 +110,7 @@ def inside(cache: Path, names: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Watched:
-    """What a tool printed, how it ended, and after how many seconds."""
+    """A tool's output, exit status, and duration in seconds."""
 
     tool: str
     exit: int | None
@@ -138,7 +138,7 @@ def main() -> int:
         return inside(options.inside, options.chosen(PROBLEMS))
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     rows = []
-    with tempfile.TemporaryDirectory() as cache:  # what the first run builds, the others find
+    with tempfile.TemporaryDirectory() as cache:  # built by the first run, reused by the others
         for tool in ("none", *(options.tool or TOOLS)):
             before = [] if tool == "none" else [checker, "--tool", tool, "--error-exitcode", str(FAILED)]
             only = [word for name in options.only for word in ("--only", name)]

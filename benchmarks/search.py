@@ -1,18 +1,18 @@
-"""How near each strategy comes to the best config of recorded spaces: the table by which a change to search is judged.
+"""How near each strategy comes to the best config of recorded spaces: the table for judging changes to the search.
 
     python benchmarks/search.py FOLDER [--strategies model,random] [--seeds 20] [--json benchmarks/results/search.json]
     python benchmarks/search.py --plot docs/search-curve.svg --json benchmarks/results/search.json
 
-FOLDER holds recorded spaces (*.json.gz). `model+transfer` is `model` having seen the spaces of the same knobs.
-With --kept, runs that ended are kept in a folder, and the same command goes on after an interruption.
-The second form draws the curves of results that were written before, with matplotlib.
+FOLDER contains recorded spaces (*.json.gz). `model+transfer` is `model` after learning from the spaces with the same
+knobs. With --kept, completed runs are stored in a folder, and the same command resumes after an interruption. The
+second form draws the curves of results that were written before, with matplotlib.
 """
 
 from __future__ import annotations
 
 import os
 
-# One thread: the figures are also of the strategy's own time.
+# One thread, because the strategy's own time is measured too.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -77,7 +77,7 @@ def _contest(word: str, spaces: Sequence[RecordedSpace], seeds: int, kept: Path 
         if TRANSFER in word and not partners:
             continue
         contest = Contest(name, BUDGETS[-1], parse_options(options), partners)
-        space.space.count()  # compiled before the clock runs
+        space.space.count()  # built before the timing starts
         runs = [
             _run(space, contest, seed, kept / f"{word}-{space.name}-{seed}.json" if kept else None)
             for seed in range(seeds)
@@ -95,7 +95,7 @@ def _contest(word: str, spaces: Sequence[RecordedSpace], seeds: int, kept: Path 
 
 
 def _run(space: RecordedSpace, contest: Contest, seed: int, kept: Path | None) -> tuple[list[float], float]:
-    """The scores of one run, and the processor time that it took."""
+    """The scores of one run, and its CPU time."""
     if kept is not None and kept.exists():
         earlier = json.loads(kept.read_text(encoding="utf-8"))
         return earlier["scores"], earlier["seconds"]

@@ -1,4 +1,4 @@
-"""How fast spaces are built, counted and sampled, side by side with the peers in one run.
+"""How fast spaces are built, counted and sampled, compared with peers in one run.
 
 python benchmarks/space.py [--rounds 5] [--skip-peers] [--json benchmarks/results/space.json]
 """
@@ -33,7 +33,7 @@ SAMPLES = 100_000
 
 @dataclass(frozen=True)
 class Raced:
-    """One space by every builder: median seconds to build and count it."""
+    """One space with every builder: median seconds to build and count it."""
 
     space: str
     product: int
@@ -44,7 +44,7 @@ class Raced:
 
 @dataclass(frozen=True)
 class Alone:
-    """One space in a process of its own; rates are missing where it has no valid config."""
+    """One space in a separate process; rates are missing if it has no valid config."""
 
     space: str
     knobs: int
@@ -59,7 +59,7 @@ class Alone:
 
 
 def against_peers(rounds: int, seed: int) -> tuple[list[Raced], list[str]]:
-    """Every builder on every space, interleaved; imports and caches are not what is measured."""
+    """Every builder on every space, interleaved; imports and caches are not measured."""
     here, missing = builders()
     results = []
     for case in t1_cases():
@@ -105,7 +105,7 @@ def _of_case(case: Case) -> Space:
 
 
 def measure_alone(name: str) -> Alone:
-    """One space in this process alone: seconds and memory to count it, samples a second, ranks."""
+    """One space in this process: seconds and memory to count it, samples per second, ranks."""
     space_of(t1_cases()[0]).count()
     before = peak_mebibytes()
     start = time.perf_counter()
@@ -137,7 +137,7 @@ def _walks(space: Space) -> tuple[float, float, float]:
 
 
 def in_a_process(name: str) -> Alone:
-    """So that its memory is its own."""
+    """In a separate process, so that its memory is measured by itself."""
     argv = [sys.executable, __file__, "--alone", name]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=900)
     return Alone(**json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""The spaces that benchmarks/space.py measures, as the peers need them: domains and conditions in Python's grammar."""
+"""The spaces that benchmarks/space.py measures, in the form of the peers: domains and conditions in Python syntax."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def tuning_configs() -> dict[str, dict[str, Any]]:
 
 
 def tiling(m: int = 1024, n: int = 1024, k: int = 1024, shared_bytes: int = 49152) -> Space:
-    """A matrix product as schedule rules give it: 60 knobs.
+    """A matrix product as defined by schedule rules: 60 knobs.
 
     Three axes in four levels each; the positions at which the tiles of A, B and C are cached select their extents; one
     memory limit sums the products of all of them.
     """
-    space = Space(f"tiling {m} x {n} x {k}", memory=2 << 30)  # to be counted, a large one takes more than the usual
+    space = Space(f"tiling {m} x {n} x {k}", memory=2 << 30)  # a large one takes more memory than the default to count
     axes = {axis: _split(space, axis, extent) for axis, extent in (("i", m), ("j", n), ("k", k))}
     at = {tensor: space.knob(f"cache_{tensor}_at", [0, 1, 2]) for tensor in "ABC"}
     pad = {tensor: space.knob(f"pad_{tensor}", [0, 4, 8]) for tensor in "AB"}
@@ -96,7 +96,7 @@ def _annotate(space: Space, axes: dict[str, list[Expr]]) -> None:
 
 
 def _free(space: Space) -> None:
-    """What rules add without a tie to the rest."""
+    """Knobs that rules add independently of the rest."""
     space.permutation("outer_order", ["i", "j", "k"])
     space.permutation("inner_order", ["i", "j", "k"])
     swizzle = space.knob("swizzle", [1, 2, 4, 8])
@@ -112,7 +112,7 @@ def _free(space: Space) -> None:
 
 
 # The conditions of the recorded kernels as Python functions, for peers that take functions. Written with & and | so
-# that the same function serves single values and numpy arrays.
+# that the same function works on single values and on numpy arrays.
 
 
 def _shared_image(

@@ -1,4 +1,4 @@
-"""How each peer builds a space and counts it. A peer that is not installed says so and is left out."""
+"""How each peer builds and counts a space. A peer that is not installed is reported and skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def space_of(case: Case) -> Space:
 
 
 def numpy_mask(case: Case) -> int:
-    """The product as columns, and a mask: what remains are the configs."""
+    """The product as columns, and a mask: the remaining rows are the configs."""
     sizes = [len(v) for v in case.domains.values()]
     columns = dict(zip(case.domains, np.unravel_index(np.arange(int(np.prod(sizes))), sizes), strict=True))
     columns = {name: np.asarray(case.domains[name])[places] for name, places in columns.items()}
@@ -37,7 +37,7 @@ def numpy_mask(case: Case) -> int:
 
 
 def numpy_open_grid(case: Case) -> int:
-    """A mask over open grids: only counts, no config is ever written down."""
+    """A mask over open grids: counts only, without materialising a config."""
     grids = np.meshgrid(*(np.asarray(v) for v in case.domains.values()), indexing="ij", sparse=True)
     mask = np.ones([len(v) for v in case.domains.values()], dtype=bool)
     return int(_masked(case, dict(zip(case.domains, grids, strict=True)), mask).sum())
@@ -62,7 +62,7 @@ def pyatf(case: Case) -> int:
     from pyatf import Set as Values
     from pyatf.search_space import SearchSpace
 
-    # A parameter's constraint may only look back: each condition goes to the last of its parameters.
+    # A parameter's constraint may only refer to earlier ones: each condition is attached to the last of its parameters.
     order = list(case.domains)
     tuned = []
     for place, (name, values) in enumerate(case.domains.items()):
@@ -76,7 +76,7 @@ def _last(function: Callable[..., Any], order: list[str]) -> int:
 
 
 def _joined(functions: list[Callable[..., Any]], own: str) -> Callable[..., bool]:
-    """All conditions as one function whose signature names every parameter that they read."""
+    """All conditions as one function whose signature has every parameter that they read."""
     if len(functions) == 1:
         return functions[0]
     names = list(dict.fromkeys([n for f in functions for n in inspect.signature(f).parameters] + [own]))

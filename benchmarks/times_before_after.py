@@ -2,10 +2,10 @@
 
     python benchmarks/times_before_after.py OLD_TREE NEW_TREE [--target cuda:native] [--rounds 15] [--json FILE]
 
-A tree is a checkout; nothing need be installed. Both take turns in random order, each in processes of its own with
-caches and settings of its own. A ratio is NEW's time over OLD's in the same round: below 1, NEW is faster. Its interval
-covers 99%. The study has a fixed number of trials in a fresh folder; kernels come from a build cache that a run before
-has filled. What a loaded kernel's call costs: `call_costs.py`.
+A tree is a checkout; nothing need be installed. Both alternate in random order, each in separate processes with
+separate caches and settings. A ratio is NEW's time over OLD's in the same round: below 1, NEW is faster. Its interval
+covers 99%. The study has a fixed number of trials in a fresh folder; kernels come from a build cache filled by an
+earlier run. For the cost of calling a loaded kernel see `call_costs.py`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STUDY = ("--strategy", "random", "--seed", "1", "--no-second-look", "--no-transf
 
 @dataclass(frozen=True)
 class Question:
-    """One thing that both trees do, and how it is timed."""
+    """One task for both trees, and how it is timed."""
 
     name: str
     sample: Callable[[Mapping[str, Tree], Options, Deadline], Mapping[str, Samples]]
 
 
 def commands(trees: Mapping[str, Tree], options: Options, deadline: Deadline) -> dict[str, Samples]:
-    """What only answers: the time until it has."""
+    """Commands that only print an answer: the time until they have ended."""
     target = "cpu" if options.target == "sim" else options.target
     space = ("space", "gemm", "MNK=1024", "--target", target)
     rows = {}

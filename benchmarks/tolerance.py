@@ -2,11 +2,11 @@
 
     python benchmarks/tolerance.py [--samples 8192] [--json benchmarks/results/tolerance.json]
 
-Each sample is one element of C: a sum of K products in f32, against the same sum in f64. The tail matters: a result has
-up to 1e8 elements. So samples are also drawn with a drift that makes large results common, and every one counts by how
-likely it is without the drift (the balance heuristic). The columns: the largest error seen, as a share of the
-tolerance; the chance that one element of a right result is called wrong; the same without the share of the result that
-grows like sqrt(K); how many single lost products are missed.
+Each sample is one element of C: a sum of K products in f32, compared with the same sum in f64. The tail matters: a
+result has up to 1e8 elements. So samples are also drawn with a drift that makes large results common, and each is
+weighted by its likelihood without the drift (the balance heuristic). The columns: the largest error seen, as a share of
+the tolerance; the probability that one element of a correct result is called wrong; the same without the part of the
+tolerance that grows like sqrt(K); how many single lost products are missed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from harness import parser, run_main, save, table
 
 LENGTHS = (16, 256, 2560, 7000)
 DRIFTS = (0.0, 2.0, 4.0, 6.0)  # of the result, in its standard deviations
-MANY = 64  # products of each element that are lost in turn
-GROUP = 32  # products that a blocked sum adds up by themselves
-LARGEST, ENOUGH = 7.0, 30  # results, in their standard deviations; samples of a group that tell something
+MANY = 64  # products of each element that are lost, one at a time
+GROUP = 32  # products that a blocked sum adds up separately
+LARGEST, ENOUGH = 7.0, 30  # results, in standard deviations; minimum samples of a group
 F32_EPSILON = dtype("f32").epsilon
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Products of some elements of C, K of them down a column, with what they are drawn for."""
+    """Products of some elements of C, K of them in each column, with reference data."""
 
     products: Array  # f64, exact
     want: Array
     scale: Array
-    weight: Array  # how likely each is, over how likely it was drawn; they add up to about 1
+    weight: Array  # the likelihood of each, over that of drawing it; they add up to about 1
 
 
 def rounded(x: Array) -> Array:
@@ -44,14 +44,14 @@ def rounded(x: Array) -> Array:
 
 
 def cut(x: Array) -> Array:
-    """To f32 towards zero."""
+    """Truncate to f32 towards zero."""
     near = x.astype(np.float32)
     below: Array = np.nextafter(near, np.float32(0))
     return np.where(np.abs(near.astype(np.float64)) > np.abs(x), below, near)
 
 
 def in_turn(terms: Array, end: Callable[[Array], Array] = rounded) -> Array:
-    """One after the other, each sum rounded."""
+    """A sequential sum, rounded after each addition."""
     total = end(np.zeros(terms.shape[1:]))
     for term in terms:
         total = end(total.astype(np.float64) + term)
@@ -75,7 +75,7 @@ def in_pairs(products: Array, end: Callable[[Array], Array] = rounded) -> Array:
 
 
 def cut_each(count: int) -> Callable[[Array], Array]:
-    """As tensor cores do it: so many products at once and exactly, then bits are cut off."""
+    """As in tensor cores: this many products at once and exactly, then truncation."""
 
     def total(products: Array) -> Array:
         return in_turn(np.add.reduceat(products, np.arange(0, len(products), count)), cut)
@@ -83,7 +83,7 @@ def cut_each(count: int) -> Callable[[Array], Array]:
     return total
 
 
-# How sums are kept, with the formats of A and B, and of C, for which that must pass.
+# Summation orders, with the formats of A and B, and of C, for which they must pass.
 ORDERS: Mapping[str, tuple[Callable[[Array], Array], str, str]] = {
     "in turn": (in_turn, "f32", "f32"),
     "in blocks": (in_blocks, "f32", "f32"),
@@ -116,10 +116,10 @@ def allowed(drawn: Drawn, tolerance: Tolerance) -> Array:
 
 
 def chance(off: Array, bound: Array, drawn: Drawn) -> float:
-    """That an error exceeds its bound.
+    """The probability that an error exceeds its bound.
 
-    Results are grouped by their size. In a group errors, as shares of their bound, are taken as normal with the mean
-    and the deviation that were seen there.
+    Results are grouped by their size. In a group, errors relative to their bound are assumed to be normal with the
+    observed mean and deviation.
     """
     size = np.minimum(np.abs(drawn.want) / sqrt(len(drawn.products)), LARGEST).astype(int)
     total = 0.0

@@ -4,13 +4,13 @@
     python benchmarks/torch_calls.py --launches --block --compiled
     python benchmarks/torch_calls.py --device cuda
 
-`unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
-that does nothing launches them, so only the CPU's part of a call on a GPU is left. Times are the processor's
-for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
-models.py, which decodes tokens, with small matrices on the processor: in a model, calls find less in caches than in a
-loop; `nothing` is a library that has no kernels. `--compiled` times products in code of torch.compile's, 16 in a graph,
-without its checks of a function's arguments: a call with the memory that it takes. On the processor a graph's own work
-on elements, such as a product of two scales, is no launch.
+`unserved` is a call that torch serves while a library is in use. With `--launches`, kernels do nothing and are launched
+by a driver that does nothing, so only the CPU's part of a GPU call is left. Times are this thread's CPU times, the
+minimum of many short batches. The bar is 1.3 times torch's. `--block` times a step of the block of models.py, which
+decodes tokens, with small matrices on the CPU: in a model, calls have fewer cache hits than in a loop; `nothing` is a
+library without kernels. `--compiled` times products in code compiled by torch.compile, 16 in a graph, without its
+checks of a function's arguments: a call including its memory allocation. On the CPU a graph's own elementwise work,
+such as a product of two scales, is no launch.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, Tensor
 from deepgen.vocabulary.measurement import KEPT, Properties
 from harness import parser, run_main, save
 
-PRODUCTS = 16  # of a compiled graph
-CALLS = 300  # of a turn: short ones are sometimes not disturbed on a busy machine
+PRODUCTS = 16  # per compiled graph
+CALLS = 300  # per batch: with short ones, some are undisturbed on a busy machine
 EMPTY = "int entry(void** p, const unsigned* grid, const unsigned* block) { return 0; }\n"
 
 Make = Callable[[Operator, Target], Loaded]
 
 
 class Serves:
-    """In place of a library: a kernel for everything, or nothing."""
+    """Replaces a library: a kernel for everything, or for nothing."""
 
     def __init__(self, make: Make | None) -> None:
         self._make = make
@@ -71,7 +71,7 @@ def default(operator: Operator, target: Target) -> Loaded:
 
 @contextmanager
 def launches() -> Iterator[Make]:
-    """Kernels that do nothing, with a stand-in for CUDA's driver. Tensors of the processor pass for the GPU's."""
+    """Kernels that do nothing, with a fake CUDA driver. CPU tensors are treated as GPU tensors."""
     from fake_gpu import build_driver, image  # type: ignore[import-not-found]
 
     def built(operator: Operator, target: Target) -> Loaded:
@@ -97,7 +97,7 @@ def launches() -> Iterator[Make]:
 
 
 def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
-    """Microseconds of each call, by who serves it."""
+    """Microseconds of each call, by what serves it."""
     functions = torch.nn.functional
     rows, width, dtype = (4, 8, torch.float32) if device == "cpu" else (16, 64, torch.bfloat16)
     x, square, bias, other_bias, out = (
@@ -117,7 +117,7 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
         "layer_norm": lambda: functions.layer_norm(x, (width,), bias, other_bias, 1e-5),
         "rms_norm": lambda: functions.rms_norm(x, (width,), bias, 1e-5),
         "_scaled_mm": lambda: torch._scaled_mm(small, turned.t(), one, other, out_dtype=torch.bfloat16),
-        # Too small for a kernel: what is served is not, either.
+        # Too small for a kernel, so these are not served either.
         "x + y": lambda: x + out,
         "-x": lambda: -x,
         "torch.mul(x, y)": lambda: torch.mul(x, out),
@@ -140,7 +140,7 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
 
 
 def measured_block(rounds: int, make: Make, fp8: bool) -> dict[str, dict[str, float]]:
-    """Microseconds of a step by who serves it, and their ratios to torch's in interleaved rounds."""
+    """Microseconds of a step by what serves it, and their ratios to torch's in interleaved rounds."""
     import model_definitions
 
     for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
@@ -163,7 +163,7 @@ def measured_block(rounds: int, make: Make, fp8: bool) -> dict[str, dict[str, fl
 
 
 def measured_compiled(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
-    """Microseconds of a product in compiled code, by who serves it."""
+    """Microseconds of a product in compiled code, by what serves it."""
     from torch._inductor import compile as compiled
     from torch.fx.experimental.proxy_tensor import make_fx
 

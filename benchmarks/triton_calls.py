@@ -35,7 +35,7 @@ NAMES = (
     "matmul", "softmax", "layer_norm", "cross_entropy", "attention", "fused_moe", "rope", "dropout", "jacobi",
     "correlation",
 )  # fmt: skip
-# Sizes that no block divides, and small blocks.
+# Sizes that are not multiples of any block size, and small blocks.
 SMALL: Mapping[str, Mapping[str, int]] = {
     "matmul": {"M": 70, "N": 100, "K": 72},
     "softmax": {"rows": 5, "columns": 37},
@@ -63,7 +63,7 @@ def example(name: str) -> tuple[OwnKernel, Any]:
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call as torch code gives them, outputs by name."""
+    """The arguments of one call as torch code passes them, with outputs by name."""
 
     operator: KernelOperator
     arguments: tuple[Any, ...]
@@ -109,7 +109,7 @@ def call(operator: KernelOperator, device: str, seed: int = 0) -> Call:
 
 
 def interpreted(name: str) -> str:
-    """What is wrong with an example's answer in Triton's interpreter; empty where nothing is."""
+    """What is wrong with an example's result in Triton's interpreter; empty if nothing is."""
     own, function = example(name)
     operator = own.operator(**SMALL[name])
     config = KernelFamily(own.description).default(operator, targets.resolve("cuda:sm_90"))
@@ -125,7 +125,7 @@ def interpreted(name: str) -> str:
 
 
 def built(name: str, target: str) -> str:
-    """What hinders an example's default config from being built; empty where nothing does."""
+    """Why an example's default config cannot be built; empty if it can."""
     own, _ = example(name)
     operator, chosen = own.operator(), targets.resolve(target)
     try:

@@ -4,10 +4,10 @@
     python benchmarks/triton_examples.py --target cpu --threads 2 --only softmax
 
 The kernels are those of examples/triton. On a GPU both search the same configs with empty caches, and the winners are
-timed in turns, from CUDA graphs with cold caches: ours is to take at most 1.02 of theirs. Then a kernel with configs
-that hang and one with configs that crash, which only deepgen is given: each must end with a winner. On a processor the
-winner is timed beside torch's call, or numpy's, where there is one. Every kernel has a process of its own; one that
-fails is shown and the others go on.
+timed alternately, from CUDA graphs with cold caches: ours may take at most 1.02 times as long. Then deepgen alone is
+given a kernel with configs that hang and one with configs that crash: each must end with a winner. On a CPU the winner
+is timed against torch's call, or numpy's, if there is one. Every kernel has a separate process; a failure is shown and
+the others continue.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from harness import BENCHMARKS, Options, alternate, parser, per_call, plain, run
 from harness.gpu import Clock
 from triton_calls import NAMES, Call, call, example
 
-MOST = 1.02  # of their winner's time
+MOST = 1.02  # relative to their winner's time
 FAULTS = ("hangs", "crashes")
 HANG_SECONDS = 2.0
-# The values that both search, of the knobs that have many.
+# The values that both search, for knobs with many values.
 RACED: Mapping[str, Mapping[str, Sequence[int]]] = {
     "matmul": {"BLOCK_M": [64, 128], "BLOCK_N": [128, 256], "BLOCK_K": [64], "GROUP": [8], "num_stages": [3, 4]},
     "softmax": {"ROWS": [1, 2, 4, 8]},
@@ -53,7 +53,7 @@ ON_CPU = ("matmul", "softmax", "layer_norm")
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel: our winner, and theirs where there is one. Walls are seconds of the searches."""
+    """One kernel: our winner, and theirs if there is one. Walls are the durations of the searches in seconds."""
 
     kernel: str
     configs: int
@@ -111,7 +111,7 @@ def on_gpu(name: str, options: Options, folder: Path) -> Row:
 
 
 def autotuned(function: Any, arguments: Call, configs: Sequence[Mapping[str, Any]]) -> tuple[Any, float]:
-    """The same configs, by triton.autotune; gives what calls the winner."""
+    """The same configs, by triton.autotune; returns a function that calls the winner."""
     import torch
     import triton
 
@@ -168,7 +168,7 @@ def one(name: str, options: Options) -> Row:
 
 
 def apart(name: str, options: Options, limit: float) -> Row:
-    """One kernel in a process of its own."""
+    """One kernel in a separate process."""
     words = ["--target", options.target, "--seconds", str(options.seconds), "--rounds", str(options.rounds)]
     argv = [sys.executable, __file__, "--one", name, *words, "--threads", str(options.threads)]
     try:

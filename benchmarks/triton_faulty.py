@@ -1,4 +1,4 @@
-"""A kernel with configs that never end and configs that write where nothing is: what a search must survive."""
+"""A kernel with configs that never end and configs that write out of bounds, which a search must survive."""
 
 # Triton reads the annotations of its kernels: no `from __future__ import annotations` here.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"

@@ -1,7 +1,7 @@
 """How much of Triton's own tests, or of another project's, runs on a processor: cases by how they end, and why.
 
-Cases are drawn by a seed from what pytest collects. Each runs in a process of its own, so that one that dies or never
-ends is counted and the next one runs. Nothing is written into the checkout.
+Cases are drawn by a seed from what pytest collects. Each runs in a separate process, so that one that dies or hangs is
+counted and the next one runs. Nothing is written into the checkout.
 
     python benchmarks/triton_suite.py CHECKOUT [python/test/unit/language ...] --cases 600 --seed 1
 """
@@ -33,7 +33,7 @@ import deepgen.triton_cpu
 from deepgen.vocabulary.errors import DeepgenError
 
 TESTS = ("python/test/unit/language", "python/test/unit/runtime", "python/test/unit/test_debug.py")
-# How a case ends, the worst first.
+# Possible outcomes, the worst first.
 DEAD, WRONG, OTHER, LATE, REFUSED, NEEDS_GPU, SKIPPED, PASSED = (
     "dead process", "wrong result", "other error", "time out", "not supported", "needs a GPU", "skipped by the test",
     "passed",
@@ -44,8 +44,8 @@ _GPU = re.compile(
 )
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
 _LONGEST = 110
-_PATIENCE = 8  # times its processor time is how long a case may take: others work on the machine
-# Cases that expect what only a GPU's threads and memory give.
+_PATIENCE = 8  # a case may take this many times its CPU time limit, since the machine may be shared
+# Cases that expect behaviour specific to a GPU's threads and memory.
 _OF_GPUS = {
     r"test_print\[(device_print_scalar|no_arg_print|print_no_arg|device_print_2d_tensor)": "prints once a GPU's thread",
 }
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class OneByOne:
-    """A plug-in of pytest that draws cases and runs each in a fork."""
+    """A pytest plug-in that draws cases and runs each in a fork."""
 
     def __init__(self, cases: int, seed: int, limit: int, only: str) -> None:
         self._cases, self._seed, self._limit, self._only = cases, seed, limit, only
@@ -115,7 +115,7 @@ class OneByOne:
 
 
 def _ended(item: pytest.Item) -> tuple[str, str]:
-    """Runs a test, and says how it ended."""
+    """Run a test and return its outcome."""
     raised: list[BaseException] = []
 
     class Watch:
@@ -151,7 +151,7 @@ def _judged(error: BaseException | None, text: str) -> tuple[str, str]:
 
 
 def cause(outcome: Outcome) -> str:
-    """Why, without the numbers and places in which like cases differ."""
+    """The reason, without the numbers and places in which similar cases differ."""
     text = " ".join(outcome.why.replace("Skipped: ", "").split())
     text = re.sub(r"\S*/\S+\.py:\d+:?\s*", "", text)
     return _NUMBERS.sub("N", text)[:_LONGEST]
@@ -188,8 +188,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="a JSON of all cases")
     args = parser.parse_args()
     deepgen.triton_cpu.activate()
-    torch.set_num_threads(1)  # a pool of threads does not outlive a fork
-    # Asked for in lists of cases, and before results are looked at.
+    torch.set_num_threads(1)  # a thread pool does not survive a fork
+    # Called in parametrizations, and before results are inspected.
     torch.cuda.get_device_capability, torch.cuda.synchronize = (lambda *_: (0, 0)), (lambda *_: None)
     checkout = args.checkout.resolve()
     tests = args.tests or [path for path in TESTS if (checkout / path).exists()]

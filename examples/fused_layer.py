@@ -1,6 +1,6 @@
-"""A layer that no library has: RMS norm, a learned scale and SiLU, as one kernel.
+"""A layer that no library provides: RMS norm, a learned scale and SiLU, as one kernel.
 
-An expression says what one element of the result is. deepgen derives the reference, the tolerance and the kernels.
+An expression defines one element of the result. deepgen derives the reference, the tolerance and the kernels.
 
     python examples/fused_layer.py
 """

@@ -4,7 +4,7 @@ Run it to tune both on this machine's processor:
 
     python examples/own_operator.py
 
-The studies can then be reopened and gone on with by the command line: they carry a copy of this file.
+The command line can then reopen and resume the studies: they contain a copy of this file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ void vadd(const float *a, const float *b, float *c, int64_t n) {
 
 
 class VectorAddFamily:
-    """Vectors of LANES numbers, UNROLL of them in a turn of the loop."""
+    """Vectors of LANES numbers, UNROLL of them per loop iteration."""
 
     name = "c_vadd"
 
@@ -140,7 +140,7 @@ class RowSoftmax(Operator):
         return {"rows": self.rows, "cols": self.cols}
 
     def work(self) -> Work:
-        # A comparison, a subtraction, an exponential, an addition and a product for each number.
+        # One comparison, subtraction, exponential, addition and product for each number.
         return least_work(self, {"f32": 5 * self.rows * self.cols})
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Answer]:
@@ -149,7 +149,7 @@ class RowSoftmax(Operator):
         return {"y": Answer(e / e.sum(axis=1, keepdims=True), scale=np.zeros(()))}
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
-        # Everything is positive, so the errors of exp and of the sum are shares of the result.
+        # Everything is positive, so the errors of exp and of the sum are relative to the result.
         return Tolerance(absolute=0.0, relative=2.0**-23 * (16 + self.cols**0.5))
 
     @classmethod
@@ -184,7 +184,7 @@ void row_softmax(const float *x, float *y, int64_t rows, int64_t cols) {
 
 
 class RowSoftmaxFamily:
-    """SUMS partial sums a row; the last step divides, or multiplies by the inverse."""
+    """SUMS partial sums per row; the last step divides, or multiplies by the inverse."""
 
     name = "c_row_softmax"
 
@@ -216,7 +216,7 @@ class RowSoftmaxFamily:
 def main() -> None:
     added = dg.tune(VectorAdd(1 << 16), target="cpu", generator=VectorAddFamily(), trials=8)
     a, b = np.ones(1000, np.float32), np.arange(1000, dtype=np.float32)
-    assert (added.best().load()(a, b) == a + b).all()  # any length: the size is taken from the arrays
+    assert (added.best().load()(a, b) == a + b).all()  # any length: sizes are derived from the arrays
     print(f"vadd: {added.best().seconds * 1e6:.1f} us, {added.folder}")
 
     rows = dg.tune(RowSoftmax(64, 500), target="cpu", generator=RowSoftmaxFamily(), trials=8)

@@ -26,7 +26,7 @@ FEW = 32  # channels
 
 
 class Planes:
-    """Of a stage that reads one tensor whose last axis is short, and another one of the stage's."""
+    """For a stage that reads one tensor with a short last axis, while its own last axis is another one."""
 
     name, exclusive, targets = "Planes", False, (Gpu,)
 
@@ -36,7 +36,7 @@ class Planes:
         return None if self._interleaved(draft, stage) else "it reads no tensor with few channels last"
 
     def _interleaved(self, draft: Plan, stage: Stage) -> Read | None:
-        """What it reads so: a tensor, at places that are the stage's axes in another order."""
+        """The interleaved read: a tensor indexed by the stage's axes in another order."""
         tensors, extents = {one.name for one in draft.expression.tensors}, {a.name: a.extent for a in stage.axes}
         for read in reads(stage.value):
             places = [plain(index) or "" for index in read.indices]
@@ -55,7 +55,7 @@ class Planes:
         width = way.knob("width", (1, 2, 4), 1)
         way.require(side * count * size * 2 <= draft.target.shared_per_block, "a run fits in shared memory")
 
-        # What is stored: a block has a run of pixels in all planes, and its threads take neighbours along a plane.
+        # The stored result: a block has a run of pixels in all planes, and its threads take adjacent pixels of a plane.
         way.cache_read(read.tensor, run, (stage.name,), "shared")
         outer, own = way.split(stage.name, pixels, (side,))
         blocks = [*(axis.name for axis in stage.axes if axis.name not in (channels, pixels)), outer]
@@ -64,7 +64,7 @@ class Planes:
         way.annotate(stage.name, "block.x", block)
         way.deal(stage.name, [channels, own], ("thread.x", threads), ("vector", width))
 
-        # What is copied: the same pixels, as they lie.
+        # The copy: the same pixels, in memory order.
         way.compute_at(run, stage.name, block)
         way.deal(run, [axis.name for axis in way.stage(run).axes], ("thread.x", threads), ("vector", width))
         way.finish(stage.name)
@@ -87,7 +87,7 @@ def race(target: str) -> None:
 
 
 def offer(target: str) -> None:
-    """The loops that the rule makes, of which a kernel can be built anywhere."""
+    """Print the loops that the rule generates; a kernel for them can be built on any machine."""
     operator, family = as_operator(planes(32, 512, 512, 3)), Rules([Planes()])
     device = targets.resolve(target)
     print(family.schedule_text(operator, device, family.default(operator, device)))

@@ -1,4 +1,4 @@
-"""A constrained space of your own: declare knobs and requirements, then count, sample and ask why.
+"""A constrained space of your own: declare knobs and requirements, then count, sample and explain.
 
 python examples/own_space.py
 """

@@ -1,6 +1,6 @@
-"""The core alone, in an environment without extras: what it does by itself, and what says which extra it needs.
+"""The core alone, in an environment without extras: what works there, and which commands name the extra they need.
 
-`make bare` runs it, and CI does. It is no test of pytest's, which is not in that environment.
+`make bare` runs it, and so does CI. It is not a pytest test, as that environment has no pytest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WORKS = (
     "library list",
     "bundle pack gemm MNK=48 --trials 2 -o b.tar.gz",
 )
-# Each command, and the extra that it must name.
+# Each command, and the extra that its message must name.
 NEEDS = {
     "report STUDY": "[view]",
     "serve STUDY --port 0": "[view]",

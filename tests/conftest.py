@@ -35,7 +35,9 @@ from side_by_side import SideBySide
 TESTS = Path(__file__).parent
 FORKS, GUARDS = Forks(), Guards()
 GOLDEN = TESTS / "golden"
-# These start Ray and find its processes by their names: one after the other, beside the others.
+# These start Ray and find its processes by their names: in sequence, beside the others. Ray's processes give each other
+# up after fixed times, so these tests have priority.
+RAY = "on Ray"
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py", "chaos/test_disturbed_studies.py")
 # These import torch's compiler, which takes seconds: one process is enough.
 ON_TORCH = ("frontends/deepgen_torch",)
@@ -102,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Said before torch is imported: beside each other, the threads of one mostly wait for those of another.
         for library in ("OMP", "MKL"):
             os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-        config.pluginmanager.register(SideBySide(_workers() if asked == "auto" else int(asked), _place))
+        config.pluginmanager.register(SideBySide(_workers() if asked == "auto" else int(asked), _place, RAY))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -135,7 +137,7 @@ def _workers() -> int:
 
 def _place(nodeid: str) -> str:
     """A file goes to one worker, and so do all files that start Ray or use torch's compiler."""
-    for places, name in ((ON_RAY, "on Ray"), (ON_TORCH, "on torch")):
+    for places, name in ((ON_RAY, RAY), (ON_TORCH, "on torch")):
         if _among(places, nodeid):
             return name
     return nodeid.partition("::")[0]

@@ -1,7 +1,7 @@
-"""Guards of compilers that tests of this process start: forks of one small process, as tests build a thousand times.
+"""Guards of compilers that tests of this process start: forks of one small process, as tests run a thousand builds.
 
-A guard is a Python of its own, which takes longer to start than many a cached build takes. Tests whose subject it is
-start theirs as users do (`conftest.py`).
+A guard is a separate Python, which takes longer to start than many a cached build. Tests whose subject it is start
+theirs as for users (`conftest.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from deepgen.toolchains import guard
 
-# The process that is forked: it ends with the one that asks, and waits for nobody.
+# The process that is forked: it ends with the requesting process, and waits for no other.
 _PROGRAM = """
 import json, os, signal, socket, sys
 sys.path.append(sys.argv[2])
@@ -44,7 +44,7 @@ while True:
 
 
 class ForkedGuard:
-    """What `Popen` is of a guard."""
+    """A `Popen`-like object for a guard."""
 
     def __init__(self, line: socket.socket, words: list[str], pipe: int) -> None:
         theirs, ours = os.pipe()
@@ -57,20 +57,20 @@ class ForkedGuard:
         self.stdin, self.stdout = os.fdopen(ours, "wb", 0), os.fdopen(ended, "rb", 0)
 
     def wait(self) -> None:
-        """It is nobody's child from the beginning."""
+        """Nothing to do: it was never a child of this process."""
 
     def communicate(self, last_word: bytes) -> None:
         with self.stdin, self.stdout:
             try:
                 self.stdin.write(last_word)
-            except BrokenPipeError:  # somebody killed it
+            except BrokenPipeError:  # it was killed
                 return
             self.stdin.close()
             self.stdout.read()
 
 
 class Guards:
-    """Stands for `subprocess` in the module that starts guards."""
+    """Replaces `subprocess` in the module that starts guards."""
 
     PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 
@@ -79,7 +79,7 @@ class Guards:
 
     def Popen(self, args: list[str], *, pass_fds: tuple[int, ...], **words: Any) -> ForkedGuard:
         _python, *_options, builder, mark, _pipe = args
-        if self._server is None or self._server[0] != os.getpid():  # a fork's server is not its parent's
+        if self._server is None or self._server[0] != os.getpid():  # a fork needs its own server
             self._server = (os.getpid(), *_server())
         return ForkedGuard(self._server[1], [builder, mark], *pass_fds)
 

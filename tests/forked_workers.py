@@ -1,9 +1,9 @@
-"""Measuring workers that tests of this process start: forks of one process that has imported what they need.
+"""Measuring workers that tests of this process start: forks of one process that has already imported what they need.
 
-A worker takes a quarter of a second of the processor before it is told its task, nearly all of it for imports, and
-tests start hundreds. A fork is as fresh as a process of its own: with its own keeper, environment, folder and session.
-Where anything differs that a process takes from its parent when it starts, a worker is started as users' are; so are
-those of tests whose subject is the process itself (`conftest.py`).
+A worker takes a quarter of a second of CPU time before it receives its task, nearly all of it for imports, and tests
+start hundreds. A fork is as fresh as a new process: with its own keeper, environment, folder and session. If anything
+differs that a process inherits from its parent at its start, a worker is started as for users; so are those of tests
+whose subject is the process itself (`conftest.py`).
 
 Run as a program, it is the process that is forked.
 """
@@ -24,13 +24,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-# What changes from test to test, and is read by nothing that a worker imports.
+# These change from test to test, and no import of a worker reads them.
 _PASSING = {"PYTEST_CURRENT_TEST", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "INVOCATION_ID", "COLUMNS"}
 _NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """What `Popen` is of a process that somebody else has started."""
+    """A `Popen`-like object for a process that another one has started."""
 
     def __init__(self, status: int, args: Any) -> None:
         self.args = args
@@ -61,13 +61,13 @@ class Forked:
         self.send_signal(9)
 
     def _read(self) -> int:
-        """What was written; -9 where who would have written it is gone."""
+        """The exit code that was written; -9 if the writer is gone."""
         data = os.read(self._status, _NUMBER.size)
         return int(_NUMBER.unpack(data)[0]) if data else -9
 
 
 class Forks:
-    """Stands for `subprocess` in the module that starts workers."""
+    """Replaces `subprocess` in the module that starts workers."""
 
     DEVNULL = subprocess.DEVNULL
 
@@ -82,7 +82,7 @@ class Forks:
         lasting = {name: value for name, value in env.items() if name not in _PASSING}
         key = (*path, *sorted(lasting.items()), *sorted(os.sched_getaffinity(0)))
         self._seen[key] += 1
-        if self._seen[key] == 1:  # perhaps the only one with such surroundings
+        if self._seen[key] == 1:  # perhaps the only one with such an environment
             return subprocess.Popen(args, pass_fds=pass_fds, env=env, stdout=stdout, **words)
         if key not in self._servers:
             self._servers[key] = _server(path, env)
@@ -94,7 +94,7 @@ class Forks:
 
     def end(self) -> None:
         for line, process in self._servers.values():
-            line.close()  # by this it knows
+            line.close()  # this tells it to end
             process.wait()
 
 
@@ -110,7 +110,7 @@ def _server(path: list[str], env: Mapping[str, str]) -> tuple[socket.socket, sub
 
 
 def _serve(asked: socket.socket) -> tuple[Any, list[int]]:
-    """Fork for each request; returns in the fork. Ends with the process that asks."""
+    """Fork for each request; returns in the fork. Ends with the requesting process."""
     running: dict[int, tuple[int, int]] = {}
     poll = select.poll()
     poll.register(asked, select.POLLIN)
@@ -149,7 +149,7 @@ def _tell(status: int, number: int) -> None:
 
 
 def _become(keeper: str, path: list[str], env: Mapping[str, str], fds: list[int]) -> None:
-    """What a process that was just started as a keeper is."""
+    """Set up the fork like a process that was just started as a keeper."""
     *kept, output = fds
     os.setsid()
     os.dup2(output, 1)

@@ -1,8 +1,8 @@
-"""The layers of the packages, as their imports draw them: `python tests/layers.py --write` makes docs/layers.svg.
+"""The layers of the packages according to their imports: `python tests/layers.py --write` draws docs/layers.svg.
 
-A layer is a package of the core, or a module at its top. An import counts wherever it stands, and so do strings: what
-`import_module` is called with, and the `module:attribute` of a registry. `deepgen/__init__.py` is left out: it looks
-names up when they are asked for, and every layer may ask it for the version.
+A layer is a package of the core, or a module at its top. Imports count wherever they are, and so do strings: arguments
+of `import_module`, and the `module:attribute` of a registry. `deepgen/__init__.py` is left out: it resolves names
+lazily, and every layer may ask it for the version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT, _GAP, _STEP = 146, 40, 18, 74
 
 
 def layer(module: str) -> str | None:
-    """The layer of a module: the second part of its name in the core, the package's own name of a plug-in."""
+    """The layer of a module: the second part of its name in the core, the package's own name for a plug-in."""
     package, *parts = module.split(".")
     if package != CORE:
         return package if package in packages() else None
@@ -58,7 +58,7 @@ def mentioned(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @cache
 def graph() -> Mapping[str, frozenset[str]]:
-    """What each layer imports."""
+    """The imports of each layer."""
     out: dict[str, set[str]] = {}
     for path in sorted(SRC.rglob("*.py")):
         module = ".".join(path.relative_to(SRC).with_suffix("").parts)
@@ -71,7 +71,7 @@ def graph() -> Mapping[str, frozenset[str]]:
 
 
 def circle() -> list[str]:
-    """Layers that import each other in a ring, or nothing."""
+    """Layers that import each other in a cycle; empty if there is none."""
     edges, done = graph(), set[str]()
 
     def walk(name: str, path: tuple[str, ...]) -> list[str]:
@@ -89,7 +89,7 @@ def circle() -> list[str]:
 
 
 def heights() -> dict[str, int]:
-    """Each layer above all that it imports."""
+    """The height of each layer, above everything that it imports."""
 
     @cache
     def height(name: str) -> int:
@@ -99,7 +99,7 @@ def heights() -> dict[str, int]:
 
 
 def needed() -> Iterator[tuple[str, str]]:
-    """The arrows of the picture: imports that no other path of imports implies."""
+    """The arrows of the picture: imports that are not implied by a path of other imports."""
 
     @cache
     def below(name: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""A board to practise on: a real SSH server on a loopback address, with a user of its own, and qemu as its processor.
+"""A local test board: a real SSH server on a loopback address, with a separate user, and qemu as its processor.
 
-Only root can add a user, and mount a disk that can be filled; otherwise the board is this user's, on the disk that is
-there. Its programs find the commands that a bare board has, and no others.
+Only root can add a user, and mount a disk that can be filled; otherwise the board belongs to this user, on the existing
+disk. Its programs can use only the commands that a bare board has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SSH = """#!/bin/sh
 exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null \
     -o KexAlgorithms=curve25519-sha256 "$@"
 """
-# What a board has, and this machine has not: its name, and a processor that runs its programs.
+# What a board has and this machine lacks: its name, and a processor that runs its programs.
 _UNAME = "#!/bin/sh\necho riscv64\n"
 _TIMEOUT = """#!/bin/sh
 [ -e {folder}/before ] && sh {folder}/before
@@ -71,12 +71,12 @@ class LoopbackBoard:
         return self.folder / "disk"
 
     def accept(self, key: str = "host") -> None:
-        """Have its host key known; or another one than it has."""
+        """Record its host key as known, or a different key."""
         public = (self.folder / f"{key}.pub").read_text()
         (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {public}")
 
     def before(self, script: str, times: int | None = None) -> None:
-        """What happens on the board before the next programs run, so many times; always where None is given."""
+        """A script to run on the board before the next programs, this many times; before every one if None."""
         left = self.folder / "disk" / "left"
         if times is not None:
             left.write_text("x" * times)
@@ -85,12 +85,12 @@ class LoopbackBoard:
         (self.folder / "before").write_text(script)
 
     def calm(self) -> None:
-        """Nothing happens any more."""
+        """Remove all disturbances."""
         for file in (self.folder / "before", self.disk / "left", self.disk / "ballast"):
             file.unlink(missing_ok=True)
 
     def fill(self) -> None:
-        """Leave no room on its disk."""
+        """Fill its disk completely."""
         with (self.disk / "ballast").open("wb", buffering=0) as file:
             try:
                 while True:
@@ -99,7 +99,7 @@ class LoopbackBoard:
                 return
 
     def perf(self, *, there: bool) -> None:
-        """Have perf on it or not; this machine's, which counts what qemu does."""
+        """Install perf on the board or remove it; it is this machine's perf, which counts what qemu executes."""
         (self.folder / "bin/perf").unlink(missing_ok=True)
         if there and shutil.which("perf"):
             (self.folder / "bin/perf").symlink_to(self.folder / "perf")
@@ -108,8 +108,8 @@ class LoopbackBoard:
         _script(self.folder / name, text)
 
     def files(self) -> list[str]:
-        """What lies on its disk."""
-        # What vanishes meanwhile is passed over, which rglob does not do.
+        """The files on its disk."""
+        # Files that vanish meanwhile are skipped, which rglob does not do.
         found = (Path(folder, name) for folder, _, names in os.walk(self.disk) for name in names)
         return sorted(str(path.relative_to(self.disk)) for path in found)
 
@@ -118,20 +118,20 @@ class LoopbackBoard:
         return sorted(self.disk.glob("deepgen-board/*"))
 
     def processes(self) -> list[str]:
-        """The commands of its user, where that is a user of its own."""
+        """The commands of its user, if that is a separate user."""
         found = []
         for entry in Path("/proc").iterdir() if self.user != getpass.getuser() else ():
             try:
                 if entry.name.isdecimal() and entry.owner() == self.user:
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
-            except (OSError, KeyError):  # it has ended meanwhile
+            except (OSError, KeyError):  # it has already ended
                 continue
         return [command for command in found if command]
 
 
 @contextmanager
 def loopback(target: Riscv, disk_bytes: int = DISK_BYTES) -> Iterator[LoopbackBoard]:
-    """A board with that processor. Raises Missing where a program for it is not installed."""
+    """A board with that processor. Raises Missing if a required program is not installed."""
     paths = {name: shutil.which(name) or shutil.which(name, path="/usr/sbin") for name in _NEEDED}
     for name, package in _NEEDED.items():
         if paths[name] is None:
@@ -177,7 +177,7 @@ def _script(file: Path, text: str) -> None:
 
 
 def _add_user(folder: Path, left: ExitStack) -> str:
-    """A user with a home in the folder, who ends with everything that they run."""
+    """A user with a home in the folder, removed with all of their processes."""
     name = f"board{os.getpid()}"
     account = ("--system", "--create-home", "--home-dir", str(folder / "home"), "--shell", "/bin/sh", "-p", "*")
     subprocess.run(["useradd", *account, name], check=True)

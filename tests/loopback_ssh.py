@@ -1,4 +1,4 @@
-"""Real SSH servers on loopback addresses, which play the hosts and boards of tests and benchmarks."""
+"""Real SSH servers on loopback addresses, which act as the hosts and boards of tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 MaxStartups 100
 """
-_SECONDS = 300.0  # for a server to come up
+_SECONDS = 300.0  # for a server to start
 
 
 def make_key(path: Path) -> None:
-    """A private key, and the public one beside it as `path`.pub."""
+    """A private key, and the public one next to it as `path`.pub."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
 
 
 def serve(
     sshd: str, folder: Path, *, key: Path, authorized: Path, address: str = "127.0.0.1", more: str = ""
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A server that answers, and its port. `key` is its own, `more` are lines of its configuration."""
+    """A running server, and its port. `key` is its own, `more` are lines of its configuration."""
     if os.getuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # which the server wants there
+        Path("/run/sshd").mkdir(exist_ok=True)  # the server requires it
     for _ in range(5):
         with socket.create_server((address, 0)) as probe:
             port = int(probe.getsockname()[1])
@@ -46,12 +46,12 @@ def serve(
             server = subprocess.Popen([sshd, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
         if _answers(server, address, port):
             return server, port
-        said = Path(log.name).read_text()  # most likely the port that was free has been taken meanwhile
+        said = Path(log.name).read_text()  # most likely the free port has been taken meanwhile
     raise Missing("an SSH server", blocks=f"{address} cannot play a host: {said[-300:]}", remedy="")
 
 
 def _answers(server: subprocess.Popen[bytes], address: str, port: int) -> bool:
-    """Whether it comes up; it has ended where not."""
+    """Whether it has started; if not, it has ended."""
     deadline = time.monotonic() + _SECONDS
     while server.poll() is None:
         try:

@@ -1,4 +1,4 @@
-"""What some tests need of the machine they run on; without it they are skipped, in words."""
+"""Requirements of some tests on the machine; without them they are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepgen.vocabulary import Artifact, Kernel, Missing
 
 
 def x86() -> X86:
-    """This machine's processor, for tests that run x86 instructions; they are skipped on any other."""
+    """This machine's CPU, for tests that run x86 instructions; they are skipped on any other."""
     try:
         target = targets.resolve("x86:native")
     except Missing as missing:
@@ -36,7 +36,7 @@ def qemu(name: str = "riscv:rv64gcv_zvl128b") -> Riscv:
 
 
 def toolchain(target: Target, language: str, paths: Mapping[str, str] | None = None) -> Toolchain:
-    """What builds kernels of that language for the target; the test is skipped where it is not installed."""
+    """The toolchain for that language and target; the test is skipped if it is not installed."""
     try:
         return toolchain_for(target, language, paths)
     except Missing as missing:
@@ -44,7 +44,7 @@ def toolchain(target: Target, language: str, paths: Mapping[str, str] | None = N
 
 
 def built_here(kernel: Kernel, target: Target) -> Artifact:
-    """The kernel, built; the test is skipped where no compiler for it is installed."""
+    """The kernel, built; the test is skipped if no compiler for it is installed."""
     try:
         return build_once(kernel, target)
     except Missing as missing:

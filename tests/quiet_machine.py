@@ -1,6 +1,6 @@
-"""Tests with the mark `quiet` compare times: they wait for a quiet machine, and are skipped where there is none.
+"""Tests with the mark `quiet` compare times: they wait for a quiet machine, and are skipped if it stays busy.
 
-One that fails while others take the processor is skipped with a sentence, too: its times say nothing.
+One that fails while other processes use the CPU is also skipped, with a reason: its times are meaningless.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 from deepgen.frontends.cli.processes import descendants
 from deepgen.run.measure import conditions
 
-PATIENCE = 60.0  # seconds that all tests together wait
+PATIENCE = 60.0  # total waiting time of all tests in seconds
 LOOK = 0.4  # seconds
-RECENT = 2.0  # seconds for which a machine that was seen quiet is taken to be so
+RECENT = 2.0  # seconds for which a machine that was quiet is assumed to stay so
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Quiet:
-    """What was seen of the machine so far."""
+    """Observations of the machine so far."""
 
     def __init__(self) -> None:
         self.left = PATIENCE
@@ -34,7 +34,7 @@ class Quiet:
         self.disturbed: dict[Path, str] = {}  # files, whose tests may share what was measured then
 
     def wait(self) -> str | None:
-        """What disturbs the machine even after waiting."""
+        """What still disturbs the machine after waiting."""
         if time.monotonic() - self.seen < RECENT:
             self.since = reading()
             return None
@@ -51,7 +51,7 @@ class Quiet:
         return why
 
     def disturbed_since(self, *, sure: bool) -> str | None:
-        """What disturbed the test that runs. `sure`: look for long enough to see it."""
+        """What disturbed the current test. `sure`: observe for long enough to see it."""
         assert self.since is not None
         if sure:
             time.sleep(max(0.0, LOOK - (time.monotonic() - self.since.at)))
@@ -67,7 +67,7 @@ def reading() -> conditions.MachineReading:
 
 
 def _ours() -> float:
-    """Seconds of the processor that this process took and all that it started, running ones too."""
+    """CPU seconds of this process and everything that it started, including running processes."""
     uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(use.ru_utime + use.ru_stime for use in uses) + sum(map(_seconds, descendants(os.getpid())))
 

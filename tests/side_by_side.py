@@ -1,8 +1,8 @@
-"""Tests side by side: `pytest --workers auto` collects them once, and forks of that process run them, a file at a time.
+"""Parallel tests: `pytest --workers auto` collects them once, and forks of that process run them, one file at a time.
 
-Collecting takes ten seconds of the processor, most of it for imports. A process of its own would collect everything
-again for each worker; a fork has it all, and shares its memory. What a test leaves behind in its process, only later
-files of the same worker see, as with any other way to divide tests.
+Collecting takes ten seconds of CPU time, most of it for imports. A new process would collect everything again for each
+worker; a fork has it already, and shares the memory. What a test leaves behind in its process is only seen by later
+files of the same worker, as with any other way to distribute tests.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ from typing import Any, cast
 
 import pytest
 
+_LOWER = 10  # nice value of most tests: they get an eighth of a core's time beside an urgent one
+
 
 @dataclass
 class Worker:
-    """A fork, as the process sees it that forked it."""
+    """A fork, as seen by its parent process."""
 
     pid: int
-    alive: int  # readable when it has ended
+    alive: int  # readable once it has ended
     line: Connection
-    left: deque[int] = field(default_factory=deque)  # of the file that it runs, the test that runs now included
-    last: int = 0  # the test that began last
+    left: deque[int] = field(default_factory=deque)  # of the file that it runs, including the current test
+    last: int = 0  # the test that started last
 
 
 class SideBySide:
-    """The loop over all tests. `place`: tests whose node ids share one run one after the other, in one worker."""
+    """The loop over all tests. `place`: tests whose node ids map to the same place run in sequence, in one worker.
 
-    def __init__(self, workers: int, place: Callable[[str], str]) -> None:
-        self.count, self.place = workers, place
+    Tests of the place `urgent` keep the priority of this process; all others run at a lower one.
+    """
+
+    def __init__(self, workers: int, place: Callable[[str], str], urgent: str = "") -> None:
+        self.count, self.place, self.urgent = workers, place, urgent
         self.workers: list[Worker] = []
         self.number = 0
 
@@ -60,7 +65,7 @@ class SideBySide:
                 self.listen()
         finally:
             for worker in self.workers:
-                worker.line.close()  # by this it knows
+                worker.line.close()  # this tells it to end
             for worker in self.workers:
                 os.waitpid(worker.pid, 0)
         return True
@@ -75,7 +80,7 @@ class SideBySide:
         if pid == 0:
             for line in (ours, *(worker.line for worker in self.workers)):
                 line.close()
-            _work(self.session, theirs, base / f"worker-{self.number}")
+            _work(self.session, theirs, base / f"worker-{self.number}", lambda test: self.place(test) == self.urgent)
         theirs.close()
         worker = Worker(pid, os.pidfd_open(pid), ours)
         self.workers.append(worker)
@@ -83,7 +88,7 @@ class SideBySide:
 
     def give(self, worker: Worker, tests: deque[int] | None) -> None:
         worker.left = tests or deque()
-        with suppress(BrokenPipeError):  # it has just ended, which is seen next
+        with suppress(BrokenPipeError):  # it has just ended, which is noticed next
             worker.line.send_bytes(marshal.dumps(list(worker.left)))
 
     def listen(self) -> None:
@@ -100,7 +105,7 @@ class SideBySide:
                 self.ended(worker)
 
     def take(self, worker: Worker, what: str, data: Any = None) -> None:
-        """Something that a worker says."""
+        """Handle a message from a worker."""
         if what == "next":
             self.give(worker, self.places.popleft() if self.places else None)
         elif what == "begun":
@@ -126,7 +131,7 @@ class SideBySide:
             raise self.session.Interrupted(self.session.shouldstop)
 
     def ended(self, worker: Worker) -> None:
-        """One that ended in the midst of a test takes down that test alone."""
+        """A worker that ended during a test only fails that test."""
         self.workers.remove(worker)
         worker.line.close()
         os.close(worker.alive)
@@ -141,15 +146,15 @@ class SideBySide:
 
 
 class Sender:
-    """In a worker: what happens to a test goes to the process that tells the user."""
+    """In a worker: sends the events of a test to the process that reports to the user."""
 
     def __init__(self, config: pytest.Config, line: Connection) -> None:
         self.config, self.line = config, line
-        self.listening = False  # what was warned of before is known there
+        self.listening = False  # earlier warnings are already known there
         self.kept: list[tuple[Any, ...]] = []
 
     def send(self, *words: Any) -> None:
-        """Together with what was kept: a message takes longer than most tests."""
+        """Sent together with the buffered messages: a message takes longer than most tests."""
         self.line.send_bytes(marshal.dumps([*self.kept, words]))
         self.kept.clear()
 
@@ -170,26 +175,29 @@ class Sender:
         self.send("warning", (*shown, *place, when, nodeid, location and tuple(location)))
 
 
-def _work(session: pytest.Session, line: Connection, base: Path) -> None:
-    """A worker from its first test to its end."""
+def _work(session: pytest.Session, line: Connection, base: Path, urgent: Callable[[str], bool]) -> None:
+    """Run a worker from its first test to its end."""
+    lowered = 0
     config = session.config
     capture = config.pluginmanager.get_plugin("capturemanager")
-    capture.stop_global_capturing()  # its files are everybody's, and so is the place in them
+    capture.stop_global_capturing()  # its files, and the positions in them, are shared by all
     config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115, PTH123
     capture.start_global_capturing()
     base.mkdir(mode=0o700)
     config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background processes of a shell
     sender = Sender(config, line)
     config.pluginmanager.register(sender)
     sender.listening = True
     item, nothing_else = None, cast(pytest.Item, session)
     try:
         while tests := marshal.loads(line.recv_bytes()):
+            if not lowered and not urgent(session.items[tests[0]].nodeid):
+                lowered = os.nice(_LOWER)
             for number, then in zip(tests, (*tests[1:], None), strict=True):
                 item = session.items[number]
                 sender.send("begun", number)
-                # Which file comes next is not known yet: whatever belongs to this one is taken down.
+                # The next file is not known yet, so everything of this one is torn down.
                 following = nothing_else if then is None else session.items[then]
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             sender.send("next")
@@ -209,13 +217,13 @@ def _work(session: pytest.Session, line: Connection, base: Path) -> None:
 
 
 def _passed(item: pytest.Item, when: Any, sections: Any, *times: float) -> pytest.TestReport:
-    """What a worker has told in short, as nearly all reports are alike."""
+    """A report reconstructed from the short form, since nearly all reports are alike."""
     keywords = dict.fromkeys(item.keywords, 1)
     return pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, when, sections, *times)
 
 
 def _places(items: list[pytest.Item], place: Callable[[str], str]) -> Iterator[deque[int]]:
-    """The tests of each place, in the order in which a place first comes."""
+    """The tests of each place, ordered by the first occurrence of the place."""
     places: dict[str, deque[int]] = {}
     for number, item in enumerate(items):
         places.setdefault(place(item.nodeid), deque()).append(number)

@@ -1,4 +1,4 @@
-"""A small T1 file with its kernel in C, for tests to change."""
+"""A small T1 file with its C kernel, which tests modify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that a script starts can be watched and interrupted like one of the command line."""
+"""A run started by a script can be watched and interrupted like one from the command line."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_progress_is_shown_where_it_is_asked_for(
 
 
 class Shown(list[str]):
-    """Stands for IPython's display: what a cell showed, in turn."""
+    """Replaces IPython's display: what a cell showed, in order."""
 
     def display(self, html: str, display_id: bool) -> Shown:
         assert display_id, "one block is updated; a new one for each moment would fill the page"

@@ -1,4 +1,4 @@
-"""Bytecode that Python does not keep is kept by us, in the user's folder, and never outlives its source."""
+"""Bytecode that Python does not store is cached by us, in the user's folder, and never outlives its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run(source: Path, **env: str) -> str:
-    """The module's value, and how many sources were compiled for it."""
+    """The module's value, and the number of sources compiled for it."""
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
     cache = source.parents[1] / "cache"
     path = os.pathsep.join((str(source.parent), *filter(None, [os.environ.get("PYTHONPATH")])))

@@ -1,4 +1,4 @@
-"""What extensions import is there under one name, and loads no more than it needs."""
+"""The names that extensions import are available under one module, which loads no more than it needs."""
 
 from __future__ import annotations
 

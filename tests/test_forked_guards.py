@@ -1,4 +1,4 @@
-"""A guard that is forked does what one does that was started."""
+"""A forked guard behaves like one that was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is forked is what one is that was started."""
+"""A forked worker behaves like one that was started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from forked_workers import Forked, Forks
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
-    """The second of its kind is a fork; the first might be the only one."""
+    """The second worker of its kind is a fork; the first one is started, as it might stay the only one."""
     forks = Forks()
     monkeypatch.setattr(spawn, "subprocess", forks)
     first = spawn.Spawned(1)
@@ -51,7 +51,7 @@ def test_it_has_surroundings_and_a_session_of_its_own(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("forks")
 def test_how_it_ends_is_told() -> None:
-    gc.collect()  # what earlier tests have dropped
+    gc.collect()  # collect objects that earlier tests have dropped
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         ended, killed = spawn.Spawned(1), spawn.Spawned(1)

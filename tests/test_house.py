@@ -1,4 +1,4 @@
-"""The house stays small enough to be held in a head: few packages, few files, one subject and one name each."""
+"""The code base stays small enough to keep in mind: few packages, few files, one subject and one name each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SRC = Path(__file__).parents[1] / "src"
 CORE = SRC / "deepgen"
 CLASS = r"(?m)^\s*class\s+(\w+)"
 PACKAGES, FILES, LONGEST = 14, 500, 400
-OF_WHEELS = CORE / "libraries/c/python_package.py"  # the `__init__.py` of exported wheels: a text that only they import
+OF_WHEELS = CORE / "libraries/c/python_package.py"  # the `__init__.py` of exported wheels, which only they import
 
 
 def files(folder: Path) -> dict[Path, int]:
@@ -36,7 +36,7 @@ def test_a_file_has_one_subject() -> None:
 def test_a_class_has_a_name_of_its_own() -> None:
     texts = [path.read_text() for path in files(CORE) if path != OF_WHEELS]
     lines = Counter(name for text in texts for name in re.findall(CLASS, text))
-    twice = {name for name, count in lines.items() if count > 1}  # some of them in texts that are written
+    twice = {name for name, count in lines.items() if count > 1}  # some of them in emitted text
     classes = Counter(
         node.name
         for text in texts

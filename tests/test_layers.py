@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: a layer imports only from layers below it, and its picture is of today."""
+"""The layers of docs/architecture.md: a layer imports only from layers below it, and the page's picture is current."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_picture_is_of_today() -> None:
 
 
 def test_what_things_are_is_below_what_is_done_with_them() -> None:
-    """The data flow one way, as the page has it."""
+    """Data flow in one direction, as described on the page."""
     height = layers.heights()
     order = ("vocabulary", "space", "operators", "kernels", "compiler", "generators", "tuning", "report", "frontends")
     assert sorted(order, key=lambda name: height[name]) == list(order)

@@ -1,8 +1,8 @@
-"""Only rooms of operators know operators: any other place that names GEMM's letters would not serve the next one.
+"""Only operator modules may know operators: any other module that names GEMM's letters would not work for the next one.
 
-Rooms are what is registered as an operator with letters or as a baseline, files and folders with the name of such an
-operator or of the module of products among their words, and what only rooms import. A module that hands names on does
-not know them.
+Operator modules are those registered as an operator with letters or as a baseline, files and folders with the name of
+such an operator or of the module of products in their path, and modules imported only by these. A module that only
+re-exports names does not count.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from deepgen.baselines import BASELINES
 from deepgen.operators import OPERATORS
 
 ROOT = Path(deepgen.__file__).parent
-SUITES = "deepgen.testing"  # has problems of its own, as tests have
+SUITES = "deepgen.testing"  # has problems of its own, like tests
 NAME = re.compile(r"gemm|^(ld|stride_)[abc]$", re.IGNORECASE)
 TEXT = re.compile(r"^([ABCMNK]|MNK?|ABC?|gemm|(ld|stride_)[abc]|nn|nt|tn|tt)$")
 PLACE = re.compile(r"[\w.]+:\w+")
 FIELDS = ("m", "n", "k", "a", "b", "c", "acc")
-ARRAYS = ("array", "tensor")  # whose layout is dense or sparse
+ARRAYS = ("array", "tensor")  # their `layout` is dense or sparse
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is looked for in a module. The trees of all of them would fill memory."""
+    """The facts needed about a module. Keeping the trees of all modules would fill memory."""
 
     letters: list[tuple[int, str]]
     mentioned: set[str]
@@ -70,7 +70,7 @@ def rooms() -> frozenset[str]:
 
 
 def letters(nodes: Sequence[ast.AST], read: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Lines that know GEMM: by an identifier, a text that is one of its letters, or a field of an operator."""
+    """Lines that know GEMM: an identifier, a string that is one of its letters, or a field of an operator."""
     handed = {id(inner) for node in nodes for part in handed_on(node, read) for inner in ast.walk(part)}
     for node in nodes:
         if id(node) in handed:
@@ -88,7 +88,7 @@ def letters(nodes: Sequence[ast.AST], read: Collection[str]) -> Iterator[tuple[i
 
 
 def handed_on(node: ast.AST, read: Collection[str]) -> Iterator[ast.AST]:
-    """Names that are imported but not read, those in `__all__`, and those of a table that says where objects are."""
+    """Imported but unused names, those in `__all__`, and those of a table of object locations."""
     if isinstance(node, ast.ImportFrom) and not any((alias.asname or alias.name) in read for alias in node.names):
         yield node
     if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:

@@ -1,4 +1,4 @@
-"""Names in the field's words: docs/architecture.md has the list."""
+"""Names use the field's terms: docs/architecture.md has the list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-# They say nothing of what a variable holds.
+# Words that say nothing about what a variable holds.
 EMPTY = {"told", "said", "made", "found", "given", "known"}
 # A loop has iterations, a matrix is transposed.
 DIALECT = {"turn", "turns", "turned", "turning"}
@@ -18,7 +18,7 @@ WORD = re.compile(rf"(?<![^\W_])(?:{'|'.join(EMPTY | DIALECT)})(?![^\W_])", re.I
 
 
 def names(text: str) -> Iterator[tuple[int, str]]:
-    """Every name that a file gives or uses: variables, parameters, fields, functions, classes."""
+    """Every name that a file defines or uses: variables, parameters, fields, functions, classes."""
     for node in ast.walk(ast.parse(text)):
         for field in ("id", "arg", "attr", "name"):
             name = getattr(node, field, None)

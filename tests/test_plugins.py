@@ -1,4 +1,4 @@
-"""deepgen names no plug-in, its own plug-ins use what anybody's may use, and they are found wherever it runs."""
+"""deepgen names no plug-in, its own plug-ins use only the public interface, and plug-ins are found in every process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from deepgen.vocabulary.registry import metadata_files, own_plugins
 
 SOURCE = Path(deepgen.__file__).parents[1]
 PLUGINS = ("deepgen_cluster", "deepgen_formats", "deepgen_triton_cpu", "deepgen_vta")
-# What users import, and programs of ours import too.
+# What users import, and what our own programs import too.
 PUBLIC = {"deepgen", "deepgen.extend", "deepgen.torch", "deepgen.jax", "deepgen.triton"}
 
 
 def modules(path: Path) -> Iterator[str]:
-    """The modules that a file imports, also in functions, or names in a string."""
+    """The modules that a file imports, including inside functions, or names in a string."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -62,7 +62,7 @@ def test_a_plug_in_knows_no_other() -> None:
 
 
 def doctor(folder: Path, *paths: Path) -> set[tuple[str, str]]:
-    """The plug-ins that are ready where only these paths are searched for packages of ours."""
+    """The plug-ins that are ready when only these paths are searched for our packages."""
     site = [Path(p) for p in sys.path if p.endswith("site-packages")]
     links = folder / "packages"
     links.mkdir(parents=True)

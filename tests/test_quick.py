@@ -1,4 +1,4 @@
-"""What makes processes of tests start quicker changes nothing that they see."""
+"""The faster start-up of test processes changes nothing that they see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that compare times wait for a quiet machine, and never fail on another."""
+"""Tests that compare times wait for a quiet machine, and never fail on a busy one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_wrong(): assert 1 == 2
 
 
 class Machine:
-    """Others take a share of each second; the clock goes on by itself."""
+    """Other processes take a share of each second; the clock advances by itself."""
 
     def __init__(self, *shares: float) -> None:
         self.shares, self.now = [*shares], MachineReading(0.0)
@@ -36,7 +36,7 @@ Outcomes = Callable[[Machine], tuple[dict[str, int], str]]
 
 @pytest.fixture
 def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Outcomes:
-    """What became of both tests on a machine, and what was printed."""
+    """The outcomes of both tests on a machine, and the printed output."""
 
     def run(machine: Machine) -> tuple[dict[str, int], str]:
         monkeypatch.setattr(quiet_machine, "reading", machine.reading)

@@ -1,4 +1,4 @@
-"""Temporary folders go with their owner: what a killed process leaves is removed, and nothing else is."""
+"""Temporary folders are removed with their owner: those of a killed process are cleaned up, and nothing else is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def owner(place: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process with a folder of its own."""
+    """A process with its own folder."""
     command = [sys.executable, "-c", OWNER, str(place)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

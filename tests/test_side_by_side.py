@@ -1,7 +1,8 @@
-"""Tests side by side are told of as those one after the other are, and a worker that dies takes one test with it."""
+"""Parallel tests are reported like sequential ones, and a worker that dies fails only the test it was running."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from side_by_side import SideBySide
 
 def pytest_configure(config):
-    config.pluginmanager.register(SideBySide(2, lambda nodeid: nodeid.partition("::")[0]))
+    config.pluginmanager.register(SideBySide(2, lambda nodeid: nodeid.partition("::")[0], "test_urgent.py"))
 
 @pytest.fixture(scope="session")
 def shared():
@@ -81,3 +82,9 @@ def test_what_cannot_be_collected_is_told_and_nothing_runs(run: pytest.Pytester)
     run.makepyfile(test_broken="import nothing_such")
     assert run.runpytest_subprocess().parseoutcomes() == {"errors": 1}
     assert "seen once" not in run.runpytest_subprocess("--collect-only").stdout.str()
+
+
+def test_urgent_tests_have_priority(run: pytest.Pytester) -> None:
+    priority = "import os\ndef test_priority(): assert os.nice(0) {} {}"
+    run.makepyfile(test_urgent=priority.format("==", os.nice(0)), test_other=priority.format(">", os.nice(0)))
+    assert run.runpytest_subprocess("-k", "priority").parseoutcomes() == {"passed": 2, "deselected": 8}

@@ -1,7 +1,7 @@
-"""Code asks a target what it can do, never which kind it is: a new kind is added, not threaded through.
+"""Code asks a target what it can do, never which kind it is: adding a kind must not require changes elsewhere.
 
-A file that is named after a kind of target, its runner or its language, or lies in a folder of that name, is there for
-such targets alone, and may read facts that no other has.
+A file named after a kind of target, its runner or its language, or in a folder of that name, exists only for such
+targets, and may read facts that no other has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import deepgen
 from deepgen.targets import Target
 
 ROOT = Path(deepgen.__file__).parent
-ROOMS = ("targets", "kernels", "compiler", "testing")  # where facts are kept, and where kernels are made of them
+ROOMS = ("targets", "kernels", "compiler", "testing")  # where facts are stored, and where kernels are built from them
 
 
 def below(base: type[Target]) -> Iterator[type[Target]]:
@@ -26,7 +26,7 @@ def below(base: type[Target]) -> Iterator[type[Target]]:
 
 
 def words(target: type[Target]) -> set[str]:
-    """What files for such targets alone are called."""
+    """Names of files that are only for such targets."""
     return {word for one in (target, *below(target)) for word in (one.__name__.lower(), one.runner, *one.languages)}
 
 
@@ -35,7 +35,7 @@ WORDS = {target.__name__: words(target) for target in below(Target)}
 
 def asks_for_a_kind(text: str, place: str = "anywhere.py") -> Iterator[str]:
     tree = ast.parse(text)
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}  # what is not is only handed on
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}  # unused names are only re-exported
     of = {*PurePath(place).with_suffix("").parts}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deepgen"):

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 FOLDER = "reference/api"
-# Pages in this order; each with names of `deepgen`, by what they are for.
+# Pages in this order, grouped by purpose; each lists names of `deepgen`.
 GROUPS = {
     "Tuning": "tune judge Study Progress LocalEngine library NotServed Trial Measurement Verdict",
     "Operators": "gemm Gemm conv2d Conv2d softmax Softmax attention Attention operator",
@@ -55,7 +55,7 @@ def navigation() -> list[Any]:
 
 
 def _modules() -> dict[str, str]:
-    """Those that can be imported here: torch is no part of what builds the site."""
+    """The modules that can be imported here: the environment that builds the site may lack torch."""
     return {name: names for name, names in MODULES.items() if name != "deepgen.torch" or find_spec("torch")}
 
 
@@ -84,7 +84,7 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 
 def _class(name: str, thing: type) -> Iterator[str]:
     yield _signature(name, thing)
-    generated = f"{thing.__name__}("  # what a dataclass without a docstring is given
+    generated = f"{thing.__name__}("  # the docstring generated for a dataclass without one
     doc = thing.__dict__.get("__doc__") or ""
     if not doc.startswith(generated):
         yield _words(thing)
@@ -111,7 +111,7 @@ def _signature(name: str, thing: Any) -> str:
 
 
 def _parameters(thing: Any, method: bool = False) -> str:
-    """As it is written, with one parameter a line where it is long."""
+    """The signature as in the source, with one parameter per line if it is long."""
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
@@ -137,7 +137,7 @@ def _parameters(thing: Any, method: bool = False) -> str:
 
 
 def _plain(text: str) -> str:
-    """Annotations are texts, which `inspect` shows in quotes; objects as defaults show their address."""
+    """Clean up a signature: `inspect` quotes string annotations, and default objects show their address."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
     text = re.sub(r"<(?:function|class|object|factory)[^>]*>", "...", text)
     return re.sub(r"\b(?:deepgen|collections\.abc|typing)(?:\.\w+)*\.(?=\w)", "", text)

@@ -96,7 +96,7 @@ def _operators() -> Iterator[str]:
 
 
 def _code(flags: str) -> str:
-    """In HTML: in Markdown's tables no code can have a bar. Types have the names that other tools' help gives them."""
+    """HTML, because code in Markdown tables cannot contain a bar. Types have the names that other tools' help uses."""
     for kind, name in KINDS.items():
         flags = flags.replace(kind, name)
     return f"<code>{escape(flags).replace('|', '&#124;')}</code>"

@@ -1,7 +1,7 @@
-"""What mkdocs runs while it builds the site: pages that are made from the code and from results, and links.
+"""Hooks that mkdocs runs while it builds the site: pages generated from the code and from results, and links.
 
-The pages in docs/ are read on GitHub and in editors too. So they link to files of the repository by relative paths, and
-mark blocks that tests run (`sh run`). Here such files become pages of the site, and the marks go.
+The pages in docs/ are also read on GitHub and in editors. So they link to files of the repository by relative paths,
+and mark blocks that tests run (`sh run`). Here such files become pages of the site, and the marks are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import repository  # noqa: E402
 import results  # noqa: E402
 
 FENCE = re.compile(r"^(?P<fence>```\w+) +(?:run|hosts|(?:file|hosts)=(?P<file>\S+)) *$", re.MULTILINE)
-# A place in mkdocs.yml that is filled with what there is, such as all commands.
+# Placeholders in mkdocs.yml that are filled in, such as the list of all commands.
 PLACES = {"COMMANDS": commands.navigation, "API": api.navigation}
 
 

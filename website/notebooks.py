@@ -1,4 +1,4 @@
-"""Notebooks as pages: their words, and their code without outputs."""
+"""Notebooks as pages: their text, and their code without outputs."""
 
 from __future__ import annotations
 

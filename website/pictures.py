@@ -1,6 +1,6 @@
-"""The pictures of the gallery: real runs of the examples on this machine's processor, drawn as small SVG files.
+"""The pictures of the gallery: actual runs of the examples on this machine's CPU, drawn as small SVG files.
 
-python website/pictures.py [NAME ...]       run these, or all; wants a quiet machine and takes some minutes
+python website/pictures.py [NAME ...]       run these, or all; needs a quiet machine and some minutes
 python website/pictures.py report STUDY    the top of a study's report, in light and dark, as docs/pictures/report*.png
 """
 
@@ -26,7 +26,7 @@ from deepgen.report import charts
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs/pictures/gallery"
 EXAMPLES = ROOT / "examples"
-GREY, BLUE = "#808080", "#2F8FD0"  # are seen on light and on dark pages
+GREY, BLUE = "#808080", "#2F8FD0"  # visible on light and dark pages
 
 
 def tuned() -> Any:
@@ -66,7 +66,7 @@ def convolution() -> Any:
 
 
 def space() -> Any:
-    """The configs of examples/own_space.py: which are valid, by what they need."""
+    """The valid configs of examples/own_space.py, counted by block sizes."""
     space = dg.Space("tiles")
     m, n = (space.knob(name, [16, 32, 64, 128, 256]) for name in ("BLOCK_M", "BLOCK_N"))
     k, stages = space.knob("BLOCK_K", [8, 16, 32, 64]), space.knob("STAGES", [1, 2, 3, 4])
@@ -83,7 +83,7 @@ def space() -> Any:
 
 
 def against() -> Any:
-    """Of the recorded demo."""
+    """The comparison from the recorded demo."""
     recorded = json.loads((ROOT / "benchmarks/results/readme_terminal.json").read_text())
     default = recorded["over_default"]["ratio"]
     rows = [{"name": "the default config", "times as fast": default}]
@@ -109,7 +109,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
 
 
 def draw(chart: Any) -> str:
-    """As an SVG that follows the page: without a background, with words and lines in grey."""
+    """The chart as an SVG that adapts to the page: without a background, with text and lines in grey."""
     lines = {"labelColor": GREY, "titleColor": GREY, "domainColor": GREY, "tickColor": GREY, "gridColor": f"{GREY}40"}
     config = {
         "background": "transparent",
@@ -134,11 +134,11 @@ def draw(chart: Any) -> str:
     shorter = re.compile(r"(?<=\d\.\d)\d+")  # a tenth of a pixel is enough
     svg = re.sub(r"<[^>]+>", lambda tag: shorter.sub("", tag[0]), svg)
     svg = svg.replace("#0072B2", BLUE)
-    return re.sub(r'opacity="0\.[56]"', 'opacity="1"', svg) + "\n"  # faint points are lost on a dark page
+    return re.sub(r'opacity="0\.[56]"', 'opacity="1"', svg) + "\n"  # faint points are invisible on a dark page
 
 
 def report(study: str) -> None:
-    """What a browser shows of a report, above the first chart and with it."""
+    """Screenshots of a report in a browser: the top, including the first chart."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
@@ -149,7 +149,7 @@ def report(study: str) -> None:
         for scheme, name in (("light", "report.png"), ("dark", "report-dark.png")):
             page = browser.new_page(viewport={"width": 1000, "height": 1100}, color_scheme=scheme)
             page.goto(page_file.as_uri())
-            page.wait_for_timeout(2000)  # charts are drawn when they come into view
+            page.wait_for_timeout(2000)  # charts are drawn when they scroll into view
             page.screenshot(path=str(ROOT / "docs/pictures" / name))
         browser.close()
 

@@ -11,14 +11,14 @@ from mkdocs.structure.files import Files
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
-# Pages of the repository's root, and where they are in the site.
+# Pages in the repository's root, and their paths in the site.
 ROOTS = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 IN_NAVIGATION = frozenset(ROOTS.values())
 LANGUAGES = {".py": "python", ".c": "c", ".cu": "cuda", ".hip": "cuda", ".toml": "toml"}
 
 
 def files(docs: Files) -> dict[str, str]:
-    """All that pages link to, by where it is in the site."""
+    """All linked files, by their path in the site."""
     sources = {page.src_uri: page.content_string for page in docs.documentation_pages()}
     sources |= {place: (ROOT / name).read_text() for name, place in ROOTS.items()}
     found: dict[str, str] = {}
@@ -36,7 +36,7 @@ def files(docs: Files) -> dict[str, str]:
 
 
 def linked(markdown: str, page: str) -> str:
-    """The text of a page with links to where files are in the site."""
+    """The text of a page with links rewritten to paths in the site."""
 
     def within(match: re.Match[str]) -> str:
         path = _outside(page, match["path"])
@@ -51,7 +51,7 @@ def linked(markdown: str, page: str) -> str:
 
 
 def _outside(page: str, link: str) -> Path | None:
-    """The file of the repository that a link of a page leads to; None where it is a page of docs/ or made here."""
+    """The file of the repository that a page's link points to; None if it is a page of docs/ or generated here."""
     origin = {place: name for name, place in ROOTS.items()}.get(page)
     if origin is None and page.startswith("files/"):
         return ROOT / os.path.normpath(PurePosixPath(page.removeprefix("files/")).parent / link)

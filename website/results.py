@@ -1,4 +1,4 @@
-"""The pages of results: tables made from the JSON files under benchmarks/ that are committed."""
+"""The result pages: tables generated from the committed JSON files under benchmarks/."""
 
 from __future__ import annotations
 

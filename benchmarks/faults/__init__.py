@@ -1,1 +1,1 @@
-"""What `benchmarks/chaos.py` is made of: a place to do harm in, the faults, and those who watch what becomes of it."""
+"""The parts of `benchmarks/chaos.py`: a place to inject faults in, the faults, and the watchers of their effects."""

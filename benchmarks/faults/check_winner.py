@@ -1,4 +1,4 @@
-"""Run by itself: load the winner of the study in a folder, call it on numbers of its own, and compare with numpy."""
+"""A separate program: load the winner of the study in a folder, call it on new inputs, and compare with numpy."""
 
 from __future__ import annotations
 

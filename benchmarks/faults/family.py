@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.extend import Cpu, Kernel, LaunchPlan, Operator, ScalarArg, Source, Space, Step, Target, TensorArg
 
 NAME = "disturbed_gemm"
-# What each lane of the space does beside the product; the others are right.
+# What each lane of the space does in addition to the product; other lanes are correct.
 FAULTS = {
     4: "this is no C",
     5: "*(volatile int *)16 = 1;",

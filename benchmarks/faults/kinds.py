@@ -1,4 +1,4 @@
-"""The faults: each finds whom to strike, strikes, and says when and how it is over."""
+"""The faults: each finds a target, strikes, and says when and how it ends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from faults import processes
 from faults.nodes import Nodes
 from faults.place import DISKS, Place
 
-BETWEEN = 3  # trials that end before such a fault comes again: a kernel or build that is struck twice is blamed for it
+BETWEEN = 3  # trials that must end before such a fault repeats: a kernel or build that is struck twice is blamed for it
 KILL, END, INTERRUPT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _HOUR = 3600
 _SET_BACK = 10  # seconds, at most, on a Ray cluster
 
 
 class Scene(Protocol):
-    """What a fault may look at and strike."""
+    """What a fault may inspect and strike."""
 
     place: Place
     nodes: Nodes | None  # of a Ray cluster
@@ -31,7 +31,7 @@ class Scene(Protocol):
 
     @property
     def ended(self) -> int:
-        """Trials of the present study that have ended."""
+        """Ended trials of the current study."""
         ...
 
 
@@ -57,7 +57,7 @@ class Kind:
     group: str
     weight: int
     strike: Strike
-    keeps_distance: bool = False  # as it strikes what a trial is at
+    keeps_distance: bool = False  # because it strikes what a trial is working on
 
 
 def _pids(scene: Scene, who: str) -> list[int]:
@@ -97,7 +97,7 @@ def _full(disk: str, scene: Scene) -> Struck | None:
 def _jump(scene: Scene) -> Struck | None:
     by = scene.chance.choice((-48, -5, -1, 0, 1, 5, 48)) * _HOUR + scene.chance.randrange(-_HOUR, _HOUR)
     if scene.nodes is not None:
-        # Ray's own timers wait for a moment of this clock, and stand still for as long as it is set back.
+        # Ray's own timers wait for a moment of this clock, and stop for as long as it is set back.
         by = scene.place.clock() + max(by, -scene.chance.randrange(1, _SET_BACK))
     scene.place.set_clock(by)
     return Struck(f"clock at {by:+d} s")

@@ -13,14 +13,14 @@ from deepgen_cluster.ray import connection, devices
 from faults import processes
 
 STORE_BYTES = 96 << 20
-_TRIES = 10  # to start a node; Ray waits half a minute each time
+_TRIES = 10  # attempts to start a node; Ray waits half a minute each time
 
 
 class Nodes:
-    """A head without a role, and nodes beside it, each with one build slot and one device."""
+    """A head without a role, and further nodes, each with one build slot and one device."""
 
     def __init__(self, root: Path, environment: dict[str, str], count: int) -> None:
-        """`environment`: of all processes of the cluster, and so of this one, which starts them."""
+        """`environment`: for all processes of the cluster, and so also for this one, which starts them."""
         token = root / "token"
         token.write_text(secrets.token_hex(32))
         self.environment = {
@@ -47,7 +47,7 @@ class Nodes:
         return str(self._cluster.address)
 
     def lose(self, chance: Random, *, killed: bool) -> Callable[[], object]:
-        """One node goes, at once or by saying so. Gives what brings one back."""
+        """One node is lost, abruptly or gracefully. Returns a function that brings one back."""
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=not killed)
         return lambda: self._nodes.append(self._added())
@@ -61,7 +61,7 @@ class Nodes:
             before = processes.children()
             try:
                 return self._cluster.add_node(num_cpus=0, resources=resources, object_store_memory=STORE_BYTES)
-            except Exception:  # Ray has no other class for a node that was not up in time, as on a busy machine
+            except Exception:  # Ray has no specific class for a node that was not up in time, as on a busy machine
                 processes.send(processes.children() - before, processes.KILL)
                 if tries == _TRIES - 1:
                     raise

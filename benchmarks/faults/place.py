@@ -1,4 +1,4 @@
-"""The place of a chaos run: small disks of its own, a clock that can be set, and a command line that lives in there."""
+"""The place of a chaos run: separate small disks, a clock that can be set, and a command line that runs inside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POINTS = f"""[deepgen.generators]
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a short name, as Ray needs it for its sockets, seen only from inside the run's own namespace."""
+    """A folder with a short path, which Ray needs for its sockets, visible only inside the run's own namespace."""
 
     root: Path
 
@@ -49,7 +49,7 @@ class Place:
         (points / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos_family\nVersion: 1\n")
         (points / "entry_points.txt").write_text(_POINTS)
         shutil.copyfile(family.__file__, plugin / "chaos_family.py")
-        (plugin / "torch.py").write_text("raise ImportError\n")  # a baseline that takes longer to import than all else
+        (plugin / "torch.py").write_text("raise ImportError\n")  # a baseline that is slow to import
         for folder in ("work", "logs", "config", "data"):
             (self.root / folder).mkdir()
 
@@ -67,7 +67,7 @@ class Place:
         return self.root / "clock.so"
 
     def environment(self) -> dict[str, str]:
-        """Of everything that is disturbed."""
+        """The environment of everything that is disturbed."""
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(SRC), str(self.root / "plugin"))),
@@ -81,7 +81,7 @@ class Place:
         }
 
     def calm_environment(self) -> dict[str, str]:
-        """The same with the right time and with other disks, for runs that are to be compared with."""
+        """The same with the correct time and with other disks, for reference runs."""
         calm = self.root / "calm"
         calm.mkdir(exist_ok=True)
         undisturbed = {k: v for k, v in self.environment().items() if k not in ("LD_PRELOAD", "CHAOS_CLOCK")}
@@ -93,15 +93,15 @@ class Place:
             return mmap.mmap(file.fileno(), 8)
 
     def clock(self) -> int:
-        """Seconds from the right time."""
+        """The clock's offset from the correct time in seconds."""
         return int(struct.unpack("=q", self._clock[:8])[0] // 1_000_000_000)
 
     def set_clock(self, seconds: int) -> None:
-        """So many seconds from the right time."""
+        """Set the clock to this offset from the correct time."""
         self._clock[:8] = struct.pack("=q", seconds * 1_000_000_000)
 
     def fill(self, name: str) -> int:
-        """Leave not a byte on a disk. Gives the bytes that were free."""
+        """Fill a disk completely. Returns the bytes that were free."""
         folder = self.disk(name)
         results = os.statvfs(folder)
         free = results.f_bavail * results.f_frsize
@@ -135,7 +135,7 @@ def _command(*words: str) -> None:
 
 
 def apart(program: list[str]) -> list[str]:
-    """A command that runs a program where it sees its own processes and its own disks only, and ends all with it."""
+    """A command that runs a program with its own processes and disks only, and ends everything with it."""
     alone = ["unshare", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    # The shell is the first process there, and takes in the orphans.
+    # The shell is the first process there, and adopts orphans.
     return [*alone, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *program]

@@ -1,4 +1,4 @@
-"""Who is who among the processes of a chaos run."""
+"""Identifies the processes of a chaos run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDED = ("Z", "X")
 
 
 def role(pid: int) -> str:
-    """What a process is to us: worker, compiler, builder, tester, raylet, gcs; or nothing of that."""
+    """The role of a process: worker, compiler, builder, tester, raylet, gcs; or empty for others."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -32,7 +32,7 @@ def role(pid: int) -> str:
     program = Path(first.partition(" ")[0]).name
     if program in ("raylet", "gcs_server"):
         return "gcs" if program == "gcs_server" else program
-    # gcc is aarch64-linux-gnu-gcc-12 where it was found by its whole name.
+    # gcc is called aarch64-linux-gnu-gcc-12 if it was found by its full name.
     named = program in _COMPILERS or "-gcc" in program or program.startswith("gcc-")
     return "compiler" if named else ""
 
@@ -43,12 +43,12 @@ def family(pid: int) -> list[int]:
 
 
 def children() -> set[int]:
-    """Of this process itself."""
+    """The children of this process."""
     return {pid for pid, process in descendants(os.getpid()).items() if process.parent == os.getpid()}
 
 
 def everyone() -> list[int]:
-    """All processes that can be seen and have not ended."""
+    """All visible processes that have not ended."""
     results = (look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*"))
     return [process.pid for process in results if process is not None and process.state not in _ENDED]
 
@@ -62,7 +62,7 @@ def ancestors_and_self() -> list[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> int:
-    """How many of them were there to get the signal."""
+    """How many of them existed to get the signal."""
     count = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

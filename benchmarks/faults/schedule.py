@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from a seed, spread over the time there is, and counted when it has hit."""
+"""Decides which fault strikes when: drawn from a seed, spread over the available time, and counted once it has hit."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from random import Random
 
 from faults.kinds import BETWEEN, Kind, Scene, Struck
 
-LOOK = 0.1  # seconds between looks for somebody to strike
-PATIENCE = 2.0  # seconds for somebody to appear; then a fault that comes later takes its turn
+LOOK = 0.1  # seconds between attempts to find a target
+PATIENCE = 2.0  # seconds to wait for a target; then a later fault goes first
 
 
 class Schedule:
-    """Faults one after the other; one that lasts is undone before the next comes.
+    """Faults one after the other; one that lasts is undone before the next begins.
 
-    One that finds nobody to strike stays the first in line.
+    One without a target stays first in line.
     """
 
     def __init__(self, kinds: Sequence[Kind], count: int, seconds: float, overtime: float, chance: Random) -> None:
-        """`overtime`: seconds beyond the time there is, for faults that have not hit by then."""
+        """`overtime`: seconds beyond the available time, for faults that have not hit by then."""
         self.count, self._chance = count, chance
         self._deck = chance.choices(kinds, [kind.weight for kind in kinds], k=count)
-        # Every kind once, as far as they go: the rest is chance.
+        # Every kind once, as far as the count allows: the rest is random.
         self._deck[: min(len(kinds), count)] = chance.sample(list(kinds), min(len(kinds), count))
         chance.shuffle(self._deck)
         self._until = time.monotonic() + seconds
@@ -31,8 +31,8 @@ class Schedule:
         self._due = time.monotonic() + 1.0
         self._lasting: tuple[Struck, float] | None = None
         self._passed_over: set[Kind] = set()
-        self._look = 0.0  # the moment of the next one
-        self._kept_away: dict[str, int] = {}  # kinds, and from which trial on they may strike again
+        self._look = 0.0  # time of the next attempt
+        self._kept_away: dict[str, int] = {}  # kinds, and the trial from which on they may strike again
         self.hits: Counter[str] = Counter()
         self.groups: Counter[str] = Counter()
 
@@ -42,19 +42,19 @@ class Schedule:
 
     @property
     def left(self) -> Counter[str]:
-        """Faults that have not hit."""
+        """Faults that have not hit yet."""
         return Counter(kind.name for kind in self._deck)
 
     @property
     def lasting(self) -> Struck | None:
-        """What has hit and is not over."""
+        """The fault that has hit and is not over."""
         return self._lasting[0] if self._lasting is not None else None
 
     def new_study(self) -> None:
         self._kept_away.clear()
 
     def step(self, scene: Scene) -> Struck | None:
-        """Strike if it is time; gives what hit just now."""
+        """Strike if it is time; returns what has just hit."""
         self.pass_on()
         now = time.monotonic()
         if self._lasting is not None or self.over or now < max(self._due, self._look):
@@ -80,17 +80,17 @@ class Schedule:
         self._plan(until)
 
     def pass_on(self) -> None:
-        """Undo what has lasted its time."""
+        """Undo a fault whose time is over."""
         if self._lasting is not None and time.monotonic() >= self._lasting[1]:
             self.relent()
 
     def relent(self) -> None:
-        """Undo what lasts."""
+        """Undo the current fault."""
         if self._lasting is not None:
             struck, self._lasting = self._lasting[0], None
             struck.undo()
 
     def _plan(self, after: float) -> None:
-        """The faults that are left, spread over the time that is left."""
+        """Spread the remaining faults over the remaining time."""
         gap = max(0.0, self._until - after) / max(1, len(self._deck))
         self._due = after + gap * self._chance.uniform(0.2, 1.2)

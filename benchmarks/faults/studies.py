@@ -1,4 +1,4 @@
-"""Studies that are tuned while they are disturbed: `deepgen tune`, given again and again until it is done."""
+"""Studies that are tuned while they are disturbed: `deepgen tune` is restarted until it is done."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from faults.watch import Watch, strangers
 
 GLANCE = 0.02
 STUCK = 240.0  # seconds without a fault or an ended trial: the command hangs
-LINGER = 15.0  # seconds for what a killed command had started to notice and end
-LINGER_ON_RAY = SILENT_SECONDS + LINGER  # a measuring process may wait that long for a word from its driver
+LINGER = 15.0  # seconds for processes started by a killed command to notice and end
+LINGER_ON_RAY = SILENT_SECONDS + LINGER  # a measuring process may wait that long for its driver
 COMMON = ["--target", "cpu", "--no-transfer", "--no-second-look", "--keep-top", "2", "--jobs", "2",
           "--baseline", "numpy", "--json"]  # fmt: skip
-# In the temporary folder: what Ray itself keeps, and two empty files by which hosts take turns.
+# In the temporary folder: Ray's own files, and two empty lock files by which processes on a host exclude each other.
 STAY = ("ray", "deepgen-turns-")
 OF_A_STUDY = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock", "winner")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What is tuned. The configs follow from the words and the seed alone, whatever the measurements say."""
+    """What is tuned. The configs depend only on the words and the seed, whatever the measurements are."""
 
     name: str
     words: tuple[str, ...]
@@ -53,17 +53,17 @@ SPECS = (
 
 @dataclass
 class Report:
-    """What a chaos run has seen so far."""
+    """Observations of a chaos run so far."""
 
     studies: int = 0
     runs: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)  # last words of commands that ended with an error
+    errors: Counter[str] = field(default_factory=Counter)  # error messages of commands that failed
     violations: list[str] = field(default_factory=list)
 
 
 def calm(place: Place, spec: Spec) -> Watch:
-    """The trials of the same study without any fault, on this machine alone, to compare with."""
+    """The trials of the same study without any fault, on this machine only, for comparison."""
     out = place.root / "calm" / spec.name
     watch = Watch(out)
     process = subprocess.Popen(
@@ -73,7 +73,7 @@ def calm(place: Place, spec: Spec) -> Watch:
     while process.poll() is None and len(watch.ended) < spec.trials:
         time.sleep(5 * GLANCE)
         watch.look()
-    process.terminate()  # nobody needs its finals
+    process.terminate()  # its finals are not needed
     message = process.communicate()[1]
     watch.look()
     done = process.returncode == 0 or len(watch.ended) == spec.trials  # a small space has fewer
@@ -84,20 +84,20 @@ def calm(place: Place, spec: Spec) -> Watch:
 
 @dataclass
 class Bench:
-    """Where studies are disturbed, one at a time."""
+    """Disturbs studies, one at a time."""
 
     place: Place
     schedule: Schedule
     chance: Random
     evidence: Path
-    until: float  # the moment, by time.monotonic(), at which even a study that is not done is given up
+    until: float  # monotonic time at which even an incomplete study is given up
     nodes: Nodes | None = None
     report: Report = field(default_factory=Report)
     tuner: int = 0
     ended: int = 0
 
     def disturb(self, spec: Spec, undisturbed: Watch) -> None:
-        """One study from its beginning to its end."""
+        """One study from start to end."""
         self.report.studies += 1
         number = self.report.studies
         watch = Watch(self.place.disk("studies") / f"study-{number}")
@@ -119,7 +119,7 @@ class Bench:
         self._command(["clean", "--cache", "--yes"])
 
     def _run(self, spec: Spec, watch: Watch, wrong: list[str], history: list[str]) -> int:
-        """The command once, to its end."""
+        """Run the command once, to its end."""
         self.report.runs += 1
         log = self.place.root / "logs" / f"{self.report.runs}"
         words = spec.command(watch.out)
@@ -144,7 +144,7 @@ class Bench:
                     self.ended, moved = len(watch.ended), time.monotonic()
                 before = time.monotonic()
                 struck = self.schedule.step(self)
-                moved += time.monotonic() - before  # to bring a node back takes a while
+                moved += time.monotonic() - before  # restarting a node takes a while
                 if struck is not None:
                     moved = time.monotonic()
                     history.append(f"{moved:.2f}: {struck.what}, {self.ended} trials ended")
@@ -176,7 +176,7 @@ class Bench:
                 wrong.append(f"run {self.report.runs} showed the user: {message[-2000:]}")
 
     def _check_left(self, wrong: list[str]) -> None:
-        """What a command had started ends with it, however it ended. A cluster's processes stay."""
+        """Processes that a command started must end with it, however it ended. A cluster's processes stay."""
         if self.nodes is not None:
             return
         if left := self._lingering(LINGER):
@@ -184,10 +184,10 @@ class Bench:
             processes.send(left, processes.KILL)
 
     def _lingering(self, seconds: float) -> list[int]:
-        """Who has not ended by then."""
+        """Processes that have not ended by then."""
         until = time.monotonic() + seconds
         while (left := self._others()) and time.monotonic() < until:
-            self.schedule.pass_on()  # what was suspended goes on in its time
+            self.schedule.pass_on()  # suspended processes continue in time
             time.sleep(GLANCE)
         return left
 
@@ -196,7 +196,7 @@ class Bench:
         return [pid for pid in processes.everyone() if pid not in mine]
 
     def _finished(self, watch: Watch) -> list[str]:
-        """The winner loads and is right, and nothing is in the study that does not belong there."""
+        """The winner must load and be correct, and the study must contain nothing that does not belong there."""
         folder = watch.folder
         if folder is None:
             return ["there is no study"]
@@ -212,7 +212,7 @@ class Bench:
         return wrong
 
     def _command(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Another command of deepgen, undisturbed but for the time; it must succeed."""
+        """Another deepgen command, undisturbed except for the clock; it must succeed."""
         done = subprocess.run(
             [sys.executable, "-m", "deepgen", *words],
             cwd=self.place.work, env=self.place.environment(), capture_output=True, text=True, check=False,
@@ -222,7 +222,7 @@ class Bench:
         return done
 
     def left_behind(self) -> dict[str, list[str]]:
-        """What `deepgen clean` found of killed runs, and what was there after it."""
+        """What `deepgen clean` removed of killed runs, and what was left after it."""
         left = self._lingering(LINGER_ON_RAY if self.nodes is not None else LINGER)
         cleaned = self._command(["clean", "--yes"]).stdout
         temp, cache = self.place.disk("temp"), self.place.disk("cache") / "deepgen"
@@ -239,7 +239,7 @@ class Bench:
         return [processes.command_of(pid)[:120] for pid in self._others()]
 
     def _keep(self, number: int, spec: Spec, watch: Watch, wrong: list[str], history: list[str]) -> None:
-        """The evidence: the study's folder, what the commands said, and the faults in their order."""
+        """Keep the evidence: the study's folder, the output of commands, and the faults in order."""
         self.report.violations += [f"study {number} ({spec.name}): {one}" for one in wrong]
         place = self.evidence / f"study-{number}"
         place.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A reader of its own that follows a study's journal while it is written, and tells whatever was lost or changed.
+"""An independent reader that follows a study's journal while it is written, and reports anything lost or changed.
 
-It reads the tables directly: what it finds does not depend on the code that it watches.
+It reads the tables directly: its findings do not depend on the code that it watches.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 JOURNAL = "journal.sqlite"
-# On a machine that does other work besides, a time may stay unsettled: the kernel is right all the same.
+# On a busy machine, a time may remain unstable: the kernel is still correct.
 RIGHT = ("correct", "unstable", "not_run")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial as the journal had it when it had ended."""
+    """A trial as recorded in the journal when it ended."""
 
     rank: str
     verdict: str
@@ -34,7 +34,7 @@ class Ended:
 class Watch:
     """What was seen of one study, and what was wrong with it."""
 
-    out: Path  # the folder in which the study's own lies
+    out: Path  # the folder that contains the study's folder
     ended: dict[int, Ended] = field(default_factory=dict)
     asked: dict[int, str] = field(default_factory=dict)  # ranks
     asks: list[tuple[Any, ...]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Watch:
         return results[0] if results else None
 
     def look(self) -> None:
-        """Compare the journal with what it held before. One that cannot be opened just now is left alone."""
+        """Compare the journal with its earlier content. One that cannot be opened right now is skipped."""
         folder = self.folder
         if folder is None:
             if self.asked:
@@ -56,11 +56,11 @@ class Watch:
             return
         try:
             with closing(sqlite3.connect(f"file:{folder / JOURNAL}?mode=ro", uri=True, timeout=1.0)) as db:
-                db.execute("BEGIN")  # one moment for all that is read
+                db.execute("BEGIN")  # a consistent snapshot of everything that is read
                 trials = _rows(db, "trials")
                 asks = [(r["told"], r["wanted"], r["first"], r["given"]) for r in _rows(db, "asks")]
         except sqlite3.OperationalError:
-            return  # locked, not begun, or a disk that is full just now
+            return  # locked, not started, or the disk is full right now
         except sqlite3.DatabaseError as error:
             self._tell(f"the journal cannot be read: {error}")
             return
@@ -89,7 +89,7 @@ class Watch:
                 self.ended[number] = Ended(str(row["rank"]), row["verdict"], tuple(row.values()))
 
     def compare_with(self, calm: Watch) -> None:
-        """The whole study against an undisturbed one of the same seed."""
+        """Compare the whole study with an undisturbed one of the same seed."""
         if sorted(self.ended) != sorted(self.asked):
             self._tell(f"trials {sorted(set(self.asked) - set(self.ended))} never ended")
         mine, theirs = ({number: (one.rank, one.kind) for number, one in watch.ended.items()} for watch in (self, calm))
@@ -109,5 +109,5 @@ def _rows(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
 
 
 def strangers(folder: Path, earlier: Iterable[str]) -> list[str]:
-    """What lies in a study's folder and does not belong there."""
+    """Files in a study's folder that do not belong there."""
     return sorted(path.name for path in folder.iterdir() if path.name not in earlier)

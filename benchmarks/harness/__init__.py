@@ -1,4 +1,4 @@
-"""What every benchmark uses: options, drawn cases, interleaved timing, conditions, result files and tables."""
+"""Shared by all benchmarks: options, drawn cases, interleaved timing, conditions, result files and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: the suites of data/suites.json, sizes given as text, and sizes drawn by a seed."""
+"""The cases to measure: the suites of data/suites.json, sizes given as text, and sizes drawn by a seed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ Drawn = TypeVar("Drawn")
 
 
 def suite(runner: str, *, batched: bool = True) -> list[Shape]:
-    """The GEMMs that results are reported on: those of GPUs, or of processors."""
+    """The GEMMs for which results are reported: those of GPUs, or of CPUs."""
     every = json.loads((ROOT / "data/suites.json").read_text())["gpu" if runner == "gpu" else "cpu"]
     plain: list[Shape] = [(1, m, n, k) for m, n, k in every["gemm"]]
     return plain + ([(b, m, n, k) for b, m, n, k in every["batched_gemm"]] if batched else [])
 
 
 def networks() -> dict[str, dict[Conv2d, int]]:
-    """The convolutions of networks by Heron's files, f16 nhwc at batch 16, and how often there is one. The files have
-    one number for pads: here filters of 1 x k keep the size of their images."""
+    """The convolutions of networks from Heron's files, f16 nhwc at batch 16, with their counts. The files have one
+    number for padding: here filters of 1 x k keep the size of their images.
+    """
     out: dict[str, dict[Conv2d, int]] = {}
     for name in ("resnet50", "inceptionv3", "vgg16"):
         for layer, count in formats.read(ROOT / f"tests/data/heron/figure10/{name}.json").counts.items():
@@ -54,7 +55,7 @@ def shape_text(sizes: Shape) -> str:
 
 
 def draw(seed: int, count: int, make: Callable[[random.Random], Drawn]) -> list[Drawn]:
-    """`count` different cases. More of them begin with the same ones."""
+    """`count` different cases. A larger count starts with the same cases."""
     chance, out = random.Random(seed), list[Drawn]()
     while len(out) < count:
         case = make(chance)

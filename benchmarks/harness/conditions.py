@@ -1,4 +1,4 @@
-"""Where and when a figure was taken: date, hardware, load, versions, and the command."""
+"""Where and when a result was measured: date, hardware, load, versions, and the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,power.draw,power.limit,tem
 
 @dataclass(frozen=True)
 class Conditions:
-    """What stands beside the figures of every result file."""
+    """The conditions stored with the results of every file."""
 
     date: str
     hardware: str
@@ -54,13 +54,13 @@ def versions() -> dict[str, str]:
 
 
 def command() -> str:
-    """As one would type it in the root of the repository: without the folders of this machine."""
+    """The command as typed in the root of the repository, without this machine's folders."""
     program, *words = sys.argv
     return " ".join(["python", f"benchmarks/{Path(program).name}", *words])
 
 
 def gpu() -> dict[str, str]:
-    """What the first NVIDIA GPU says of itself; nothing where there is none."""
+    """Facts about the first NVIDIA GPU from nvidia-smi; empty if there is none."""
     query = ["nvidia-smi", f"--query-gpu={GPU_FACTS}", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True)
@@ -70,7 +70,7 @@ def gpu() -> dict[str, str]:
 
 
 def peak_mebibytes() -> float:
-    """The most memory that this process has held. (getrusage would tell its parent's, which it inherits.)"""
+    """The peak memory of this process. (getrusage would return its parent's peak, which it inherits.)"""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""Calls on an NVIDIA GPU, timed by events in the state that deepgen's finals promise: cold caches, an idle queue."""
+"""Calls on an NVIDIA GPU, timed by events in the state that deepgen's finals guarantee: cold caches, an idle queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from deepgen.vocabulary import Missing
 
 FLUSH_BYTES = 256 << 20  # more than the L2 holds
-PAUSE_CYCLES = 400_000  # 0.2 ms: all is enqueued before the device gets to it
+PAUSE_CYCLES = 400_000  # 0.2 ms: everything is enqueued before the device starts
 Call = Callable[[], Any]
 
 
 def gpu_torch() -> Any:
-    """torch, where it finds a GPU."""
+    """torch, if it has a GPU."""
     missing = Missing("torch with an NVIDIA GPU", blocks="nothing can be timed", remedy="Run it where there is one.")
     try:
         import torch
@@ -34,7 +34,7 @@ class Clock:
         self._events = tuple(self.torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def seconds(self, call: Call) -> float:
-        """Of one call, behind a flush of the cache by reading and behind a pause."""
+        """The seconds of one call, after flushing the cache by reading and after a pause."""
         torch, (start, end) = self.torch, self._events
         torch.cuda.synchronize()
         torch.amin(self._ballast, dim=0, out=self._least)
@@ -46,7 +46,7 @@ class Clock:
         return float(start.elapsed_time(end)) * 1e-3
 
     def graph(self, call: Call) -> Call:
-        """The call, captured; it is called once before that, on the same stream, for what it allocates."""
+        """The call, captured in a graph; it is called once before on the same stream, for its allocations."""
         torch = self.torch
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         torch.cuda.synchronize()

@@ -15,7 +15,7 @@ Case = TypeVar("Case")
 
 
 class Options(argparse.Namespace):
-    """Common options, typed. A benchmark's own are attributes as well."""
+    """Common options with types. A benchmark's own options are attributes as well."""
 
     seed: int
     json: Path | None
@@ -24,7 +24,7 @@ class Options(argparse.Namespace):
 
     @property
     def file(self) -> Path:
-        """The results of a benchmark that goes on with what an earlier run left."""
+        """The results of a benchmark that resumes an earlier run."""
         if self.json is None:
             raise SystemExit("--json: name a file")
         return self.json
@@ -33,7 +33,7 @@ class Options(argparse.Namespace):
         return Deadline(self.time_limit)
 
     def chosen(self, cases: Iterable[Case], name: Callable[[Case], str] = str) -> list[Case]:
-        """The cases whose name holds one of the words of `--only`; all without it."""
+        """The cases whose name contains one of the words of `--only`; without it, all."""
         every = list(cases)
         if not self.only:
             return every
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(about: str | None, *, seed: int = 0, json: Path | None = None) -> Parser:
-    """With the options that all benchmarks have; `about` is the module's docstring."""
+    """A parser with the options that all benchmarks have; `about` is the module's docstring."""
     out = Parser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument("--seed", type=int, default=seed, help=f"what is drawn by chance is drawn from it [{seed}]")
     out.add_argument("--json", type=Path, default=json, metavar="FILE", help="where results are written")
@@ -63,7 +63,7 @@ def parser(about: str | None, *, seed: int = 0, json: Path | None = None) -> Par
 
 @dataclass(frozen=True)
 class Deadline:
-    """So many seconds from when it was made."""
+    """A time limit in seconds from its creation."""
 
     seconds: float
     begun: float = -1.0
@@ -82,8 +82,8 @@ class Deadline:
 
 
 def run_main(main: Callable[[], object]) -> None:
-    """Run a benchmark's main: errors for the user are printed as they are. An interrupt ends it without a word, and so
-    does a reader of its output that goes away, as `head` does. What main returns is its exit status.
+    """Run a benchmark's main function. User errors are printed as they are. An interrupt ends it silently, and so does
+    a closed output, as with `head`. The return value of main is the exit status.
     """
     from deepgen.vocabulary import DeepgenError
 
@@ -95,7 +95,7 @@ def run_main(main: Callable[[], object]) -> None:
     except DeepgenError as error:
         raise SystemExit(str(error)) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for output that is still written at exit
         raise SystemExit(1) from None
     if status:
         raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""Kernels of ours and baselines side by side on any target, by deepgen's own finals: verified, interleaved, paired."""
+"""Our kernels and baselines compared on any target, by deepgen's own finals: verified, interleaved, paired."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUGH = "less accurate"
 
 @dataclass(frozen=True)
 class Beside:
-    """A contender's time, and how many times as long as ours it takes, with the 99% interval."""
+    """A contender's time, and its ratio to ours with the 99% interval."""
 
     seconds: float
     ratio: float
@@ -37,7 +37,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Raced:
-    """What a race gave. Ratios above 1: ours is faster."""
+    """The result of a race. Ratios above 1: ours is faster."""
 
     seconds: float
     rounds: int
@@ -46,14 +46,14 @@ class Raced:
 
     @property
     def ratio(self) -> float | None:
-        """Over the fastest baseline that is as accurate."""
+        """The ratio over the fastest baseline that is as accurate."""
         able = [one for name, one in self.beside.items() if name in baselines.BASELINES and one.remark != ROUGH]
         return min((one.ratio for one in able), default=None)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel to be raced."""
+    """A kernel to race."""
 
     family: Generator
     config: Config
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernels are raced: the target, the state of caches, and threads at most (None: all)."""
+    """Where kernels are raced: the target, the state of caches, and the maximum number of threads (None: all)."""
 
     target: Target
     cold: bool = True
@@ -71,12 +71,12 @@ class Place:
         return Policy(cold=self.cold, threads=self.threads)
 
     def limited(self) -> Target:
-        """The target with as many cores as threads may be used."""
+        """The target limited to the number of cores for these threads."""
         return self.target if self.threads is None else self.target.limited_to(self.threads)
 
 
 def tuned(operator: Operator, place: Place, family: Generator, seconds: float, out: Path, **more: Any) -> Config:
-    """The config of a study's winner; without any time the family's default."""
+    """The config of a study's winner; with no time, the family's default."""
     if seconds <= 0:
         return family.default(operator, place.limited())
     domains = dict(more.pop("domains", {}))
@@ -105,7 +105,7 @@ def race(
     names: Sequence[str] | None = None,
     rounds: int | None = None,
 ) -> Raced:
-    """The first choice is ours; the others and the baselines (all that can run, or these) are timed beside it."""
+    """The first choice is ours; the others and the baselines (all that can run, or these) are timed with it."""
     kernels = {name: one.family.emit(operator, place.target, one.config) for name, one in choices.items()}
     able = baselines.find(operator, place.target)
     others = baselines.raced(able, operator) if names is None else [name for name in names if name in able]
@@ -130,7 +130,7 @@ def _beside(other: Measurement, ours: Measurement) -> Beside:
 
 
 def fitting(space: Space, config: Config) -> dict[str, Any] | None:
-    """A recorded config, or what is nearest to it where the space has other knobs or fewer values by now."""
+    """A recorded config, or the closest one if the space now has other knobs or fewer values."""
     names = {knob.name for knob in space.knobs}
     kept = {name: value for name, value in config.items() if name in names}
     straight = {**{name: value for name, value in kept.items() if name != "BUFFERS"}, "STORE": "straight"}

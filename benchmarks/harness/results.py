@@ -1,4 +1,4 @@
-"""Result files and tables: figures with their conditions as JSON, and what is printed, 80 columns wide."""
+"""Result files and tables: results with their conditions as JSON, and printed tables of 80 columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 80
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, tuples and paths as JSON has them."""
+    """Dataclasses, tuples and paths as JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
 
 
 def save(path: Path | None, results: Any, **where: Any) -> None:
-    """Write figures with their conditions, and with what else tells where they were taken. Without a path: nothing."""
+    """Write results with their conditions and further information about the run. Does nothing without a path."""
     if path is not None:
         conditions = {**asdict(Conditions.now()), **where}
         write(path, json.dumps(plain({"conditions": conditions, "results": results}), indent=1) + "\n")
@@ -33,7 +33,7 @@ def save(path: Path | None, results: Any, **where: Any) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all: a run that is cut off leaves the results of before."""
+    """Write atomically: an interrupted run leaves the earlier results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(text, encoding="utf-8")
@@ -41,14 +41,14 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Any:
-    """The results of a file that `save` wrote; None where there is none."""
+    """The results in a file written by `save`; None if it does not exist."""
     return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else None
 
 
 def by_lines(members: Mapping[str, Any]) -> str:
-    """JSON with a line for each member, and for each item of a member that is a list.
+    """JSON with one line for each member, and for each item of a member that is a list.
 
-    For files of many results: one that is measured again changes one line, and a whole file can be looked through.
+    For files with many results: measuring one again changes one line, and a whole file can be skimmed.
     """
     return (
         "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(plain(value))}" for name, value in members.items()) + "\n}\n"
@@ -62,7 +62,7 @@ def _lines(value: Any) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], width: int = WIDTH) -> str:
-    """Columns as wide as their cells; the first is cut where all together would be wider than the page."""
+    """Columns as wide as their cells; the first is cut if the total would exceed the page width."""
     cells = [list(heads), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
     widths[0] = max(8, min(widths[0], width - sum(widths[1:]) - 2 * (len(heads) - 1)))

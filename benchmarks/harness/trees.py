@@ -1,4 +1,4 @@
-"""The same thing by two source trees of deepgen: each in processes of its own, with folders of its own."""
+"""Run the same with two source trees of deepgen: each in separate processes, with separate folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Tree:
-    """A checkout, and a folder in which its processes have their caches, settings and bytecode."""
+    """A checkout, and a folder for its processes' caches, settings and bytecode."""
 
     root: Path
     scratch: Path
@@ -22,7 +22,7 @@ class Tree:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Modules of this tree alone. Bytecode is kept apart and written, as after an installation."""
+        """Only modules of this tree. Bytecode is written to a separate folder, as after an installation."""
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         folders = {"XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "PYTHONPYCACHEPREFIX": "bytecode"}
         return {
@@ -32,14 +32,14 @@ class Tree:
         }
 
     def calm(self) -> None:
-        """Settings by which commands do not wait for a quiet machine: what is timed is deepgen, and not the machine."""
+        """Settings so that commands do not wait for a quiet machine: deepgen is timed, not the machine."""
         folder = self.scratch / "config" / "deepgen"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if "calm_seconds" in (self.source / "deepgen" / "settings.py").read_text():
             (folder / "deepgen.toml").write_text("[limits]\ncalm_seconds = 0\nrace_seconds = 2\n")
 
     def run(self, *words: str) -> str:
-        """What `deepgen WORDS` prints. Raises where it fails."""
+        """The output of `deepgen WORDS`. Raises if it fails."""
         return self.python("-m", "deepgen", *words)
 
     def python(self, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""Contenders timed in turns: every round has all of them in random order, and ratios are of the same round."""
+"""Contenders timed in interleaved rounds: every round has all of them in random order, with ratios per round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEWEST = 3  # rounds, whatever the deadline
 
 @dataclass(frozen=True)
 class Timed:
-    """One contender beside another: medians in seconds, and the ratio of the rounds with its 99% interval."""
+    """One contender compared with another: medians in seconds, and the ratio over the rounds with its 99% interval."""
 
     name: str
     seconds: float
@@ -34,14 +34,14 @@ class Timed:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """As tables show it: both times, the ratio and its interval."""
+        """Table cells: both times, the ratio and its interval."""
         times = (seconds_text(self.beside_seconds), seconds_text(self.seconds))
         return (*times, f"{self.ratio:.3f}", f"{self.low:.3f} to {self.high:.3f}")
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of each contender, one a round."""
+    """Seconds of each contender, one sample per round."""
 
     of: Mapping[str, list[float]]
 
@@ -52,7 +52,7 @@ class Samples:
         return min(self.of[name])
 
     def ratio(self, slower: str, faster: str) -> Ratio:
-        """How many times as long the first takes as the second."""
+        """The time of the first relative to the second."""
         from deepgen.run.measure.race import paired_ratio
 
         return paired_ratio(self.of[slower], self.of[faster])
@@ -71,7 +71,7 @@ def alternate(
     deadline: Deadline | None = None,
     warm_up: bool = True,
 ) -> Samples:
-    """Rounds in which each contender tells its seconds once. The first round is not counted with `warm_up`."""
+    """Rounds in which each contender returns its seconds once. With `warm_up`, the first round is not counted."""
     deadline = deadline or Deadline(inf)
     order, chance = list(contenders), random.Random(seed)
     taken: dict[str, list[float]] = {name: [] for name in contenders}
@@ -93,7 +93,7 @@ def per_call(
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[], object] = lambda: None,
 ) -> Callable[[], float]:
-    """A contender: the seconds of one of `count` calls. `wait` is called before and after, outside of the time."""
+    """A contender: seconds per call over `count` calls. `wait` is called before and after, outside the timing."""
 
     def seconds() -> float:
         wait()
@@ -108,7 +108,7 @@ def per_call(
 
 
 def processor_seconds(run: Callable[[], object]) -> float:
-    """Of this process's children, while `run` starts them and waits for their end."""
+    """CPU time of this process's children, while `run` starts them and waits for their end."""
     before = os.times()
     run()
     after = os.times()

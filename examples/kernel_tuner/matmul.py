@@ -1,4 +1,4 @@
-"""A script for Kernel Tuner: a source in a file of its own, names for blocks, and no division of the grid."""
+"""A script for Kernel Tuner: a source in a separate file, custom block size names, and no grid divisors."""
 
 import tempfile
 from collections import OrderedDict

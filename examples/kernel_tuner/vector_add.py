@@ -1,4 +1,6 @@
-"""A script for Kernel Tuner. With deepgen: `from deepgen_formats.kernel_tuner import tune_kernel`, no more."""
+"""A script for Kernel Tuner. For deepgen, change only the import: `from deepgen_formats.kernel_tuner import
+tune_kernel`.
+"""
 
 import numpy as np
 from kernel_tuner import tune_kernel

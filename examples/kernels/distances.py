@@ -1,4 +1,4 @@
-"""A C kernel with tiles, beside numpy: `make demo` tunes it.
+"""A C kernel with tiles, compared with numpy: `make demo` tunes it.
 
 deepgen tune examples/kernels/distances.py m=1000 n=1000
 """
@@ -9,7 +9,7 @@ import deepgen as dg
 
 
 def in_numpy(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """One dimension at a time: all at once would take more memory and more time."""
+    """One dimension at a time: all at once would need more memory and time."""
     distances = np.zeros((x.shape[0], y.shape[1]), x.dtype)
     for k in range(x.shape[1]):
         distances += np.abs(x[:, k, None] - y[k])
@@ -29,7 +29,7 @@ kernel = dg.kernel(
     ],
     sizes={"m": 256, "n": 256, "dims": 128},
     knobs={"ROWS": [1, 2, 4, 8], "COLS": [4, 8, 16, 32, 64, 128], "STEPS": [1, 2, 4]},
-    default={"ROWS": 1, "COLS": 32, "STEPS": 1},  # a row at a time, as one would write it without tiles
+    default={"ROWS": 1, "COLS": 32, "STEPS": 1},  # one row at a time, like a version without tiles
     reference=in_numpy,
     baseline=in_numpy,
     flops="3 * m * n * dims",

@@ -41,7 +41,7 @@ def correlation(out, data, points, variables, BLOCK: tl.constexpr, BLOCK_N: tl.c
 
 
 def draw(rng, shape):
-    """Columns that have something in common."""
+    """Correlated columns."""
     return rng.standard_normal(shape) + rng.standard_normal((shape[0], 1))
 
 

@@ -1,4 +1,4 @@
-"""The cross entropy of each row of logits and the class that the row should have had.
+"""The cross entropy of each row of logits and the row's true class.
 
 deepgen tune examples/triton/cross_entropy.py --target cuda:native
 """

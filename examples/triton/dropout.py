@@ -1,4 +1,4 @@
-"""Dropout with a seed: which elements are kept depends on the seed and their place, so it can be repeated.
+"""Dropout with a seed: which elements are kept depends on the seed and their index, so results are reproducible.
 
 deepgen tune examples/triton/dropout.py --target cuda:native
 """
@@ -19,7 +19,7 @@ def dropout(y, x, n, share, seed, BLOCK: tl.constexpr):
 
 
 def uniform(seed, places):
-    """The numbers of `tl.rand`: Philox with ten rounds, of which the first of four words is taken."""
+    """The numbers of `tl.rand`: Philox with ten rounds, taking the first of four words."""
     words = [places.astype(np.uint64), *(np.zeros(len(places), np.uint64) for _ in range(3))]
     low, high = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
     mask = np.uint64(0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""A product of two matrices, blocks in an order that keeps rows of A and columns of B in the cache.
+"""A product of two matrices, with blocks in an order that keeps rows of A and columns of B in the cache.
 
 deepgen tune examples/triton/matmul.py --target cuda:native
 """

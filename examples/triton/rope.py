@@ -1,4 +1,4 @@
-"""Rotary position embedding: the two halves of each head's vector are turned by an angle of the position.
+"""Rotary position embedding: the two halves of each head's vector are rotated by an angle that depends on the position.
 
 deepgen tune examples/triton/rope.py --target cuda:native
 """

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 # fmt: off
 # isort: off
 if TYPE_CHECKING:
-    # Errors, JSON, files that others wrote
+    # Errors, JSON, untrusted files
     from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
     from deepgen.vocabulary import digest
     from deepgen.vocabulary.errors import install_extra
@@ -96,9 +96,9 @@ if TYPE_CHECKING:
     from deepgen.report.view.live import Stopped, stop_on_signals
     from deepgen.report.view.text import console, cut, note
     from deepgen.tuning.study.text import counted, rate_text, seconds_text
-    # Programs that run elsewhere
+    # Programs that run on other machines
     from deepgen.vocabulary.registry import metadata_files, own_plugins
-    # Files of other tools, and kernels that are described elsewhere
+    # Files of other tools, and kernels described by them
     from deepgen import __version__, tune
     from deepgen.kernels.base import Scheduled
     from deepgen.generators import by_name as generator_by_name, member_of
@@ -125,8 +125,8 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import JsonObject
     from deepgen.vocabulary.dtypes import our_name
 
-# The same for when it runs: module -> names; `name=other` is called `other` here. Imported when first used: an operator
-# does not load what strategies need.
+# The same at run time: module -> names; `name=other` is exported as `other`. Imported on first use: an operator does
+# not load what strategies need.
 _NAMES = {
     "deepgen": "__version__ tune",
     "deepgen.baselines": "Baseline NewResult PackedAhead",

@@ -1,6 +1,6 @@
 """Kernel families, and their order for an operator on a target: the first is the default.
 
-If several support it, they compete in one study: its space is the union of theirs, and the knob FAMILY comes first.
+If several support it, they compete in one study: its space is the union of theirs, with FAMILY as the first knob.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 _KERNELS = "deepgen.kernels"
-# Of families of the same rank whose times cannot be compared, the better choice is an earlier one. Plug-ins come last.
+# Among families of the same rank whose times cannot be compared, earlier ones are preferred. Plug-ins come last.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -56,23 +56,23 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "sim_tiles": "deepgen.kernels.sim:SimTiles",
     },
 )
-# Generators that are made from data, by the names that studies keep of them.
+# Generators that are created from data, by the names that studies record.
 RECIPES: Registry[Callable[[Mapping[str, Any]], Generator]] = Registry(
     "deepgen.recipes", "generator", {"own kernel": f"{_KERNELS}.own.triton_family:from_recipe"}
 )
 
-_OF_CPUS, _OF_GPUS = ("x86_", "rvv_", "c_"), ("sm90_", "skinny_", "mma_", "simt_")  # what names begin with
-_NEVER = {"cpu": _OF_GPUS, "riscv": _OF_GPUS, "gpu": _OF_CPUS}  # by how a target's kernels are run
+_OF_CPUS, _OF_GPUS = ("x86_", "rvv_", "c_"), ("sm90_", "skinny_", "mma_", "simt_")  # prefixes of family names
+_NEVER = {"cpu": _OF_GPUS, "riscv": _OF_GPUS, "gpu": _OF_CPUS}  # by the runner of the target
 
-RULED = ("rules", "rules_constant_weights")  # families whose kernels schedule rules make
+RULED = ("rules", "rules_constant_weights")  # families whose kernels are built by schedule rules
 RULE = "schedule rule "  # prefix of its name in a study's record of code
-FAMILY = "FAMILY"  # the knob that says whose kernel a config is
+FAMILY = "FAMILY"  # the knob that names the family of a config
 _JOIN = "+"
-_GUESSES = 11  # of models, tried after the defaults
+_GUESSES = 11  # configs ranked by models, tried after the defaults
 
 
 class Families:
-    """Several families of one operator as one: a config names its family, and its other knobs are that family's."""
+    """Several families of one operator combined: a config names its family, and its other knobs are that family's."""
 
     def __init__(self, members: Sequence[Generator]) -> None:
         self.members = {member.name: member for member in members}
@@ -80,12 +80,12 @@ class Families:
         self._spaces: dict[tuple[Operator, Target], dict[str, Space]] = {}
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        """None where one of them serves; those that do not have no configs."""
+        """None if one of them supports the operator; the others then have no configs."""
         reasons = [member.refuses(operator, target) for member in self.members.values()]
         return None if None in reasons else reasons[0]
 
     def spaces(self, operator: Operator, target: Target) -> dict[str, Space]:
-        """The space of each that serves, but for one whose knobs have values of another kind than those before it."""
+        """The spaces of those that support it, except one whose knobs have values of another type than earlier ones."""
         from deepgen.space.rows import join_kinds, kind_of_value
 
         if (operator, target) not in self._spaces:
@@ -116,7 +116,7 @@ class Families:
         return {FAMILY: name, **self.members[name].default(operator, target)}
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        """The default of every family that serves, that of the best first; then what these rank behind theirs."""
+        """The default of every family that supports it, best first; then the configs they rank next."""
         serving = self.spaces(operator, target)
         for name in serving:
             yield {FAMILY: name, **self.members[name].default(operator, target)}
@@ -127,7 +127,7 @@ class Families:
 
 
 def _without_derived(space: Space) -> Space:
-    """The same configs without names of derived values: what one family derives may be a knob of another."""
+    """The same configs without names of derived values: a derived value of one family may be a knob of another."""
     from deepgen.space import Space
     from deepgen.space.definition import unnamed
 
@@ -140,7 +140,7 @@ def _without_derived(space: Space) -> Space:
 
 
 def named_member(generator: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of the family whose config this is, and the config as that family knows it."""
+    """The name of the family of a config, and the config in that family's own form."""
     if _JOIN not in generator:
         return generator, dict(config)
     if config.get(FAMILY) not in family_names(generator):
@@ -151,13 +151,13 @@ def named_member(generator: str, config: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def member_of(generator: Generator, config: Mapping[str, Any]) -> tuple[Generator, dict[str, Any]]:
-    """The same with the family itself."""
+    """Like `named_member`, with the family itself."""
     name, own = named_member(generator.name, config)
     return generator.members[name] if isinstance(generator, Families) else generator, own
 
 
 def best_guesses(generator: Generator, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-    """What a search begins with: the default of every family, then what a family's model ranks behind its own."""
+    """The first configs of a search: the default of every family, then those that its model ranks next."""
     if not isinstance(generator, Ranked):
         return iter([generator.default(operator, target)])
     defaults = len(generator.spaces(operator, target)) if isinstance(generator, Families) else 1
@@ -165,18 +165,18 @@ def best_guesses(generator: Generator, operator: Operator, target: Target) -> It
 
 
 def families(target: Target | None = None) -> tuple[Generator, ...]:
-    """All generators, deepgen's own first. For a target, without those of other devices, which are not imported."""
+    """All generators, deepgen's own first. For a target, those of other devices are skipped and not imported."""
     never = () if target is None else _NEVER.get(target.runner, ())
     return tuple(make() for make in FAMILIES.working(without=never))
 
 
 def find(operator: Operator, target: Target, family: str | None = None) -> Generator:
-    """The generator for this operator on this target, the best or that of the name; says why when there is none."""
+    """The generator for this operator and target, the best or the named one; an error gives the reason if none."""
     return serving(operator, target)[0] if family is None else serves(by_name(family), operator, target)
 
 
 def serves(family: Generator, operator: Operator, target: Target) -> Generator:
-    """The family itself. Raises BadInput where it does not serve the operator there."""
+    """The family itself. Raises BadInput if it does not support the operator there."""
     base.check_addressable(operator)
     if (reason := family.refuses(operator, target)) is not None:
         what = f"generator {family.name} does not support {operator.describe()} on {target.name}"
@@ -196,7 +196,9 @@ def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int
 
 
 def serving(operator: Operator, target: Target) -> list[Generator]:
-    """All generators for this operator on this target, the best choice first; says why when there is none."""
+    """All generators for this operator on this target, the best first; raises an error with the reason if there is
+    none.
+    """
     if isinstance(operator, BringsFamily):
         return [serves(operator.family, operator, target)]
     candidates = families(target)
@@ -210,7 +212,7 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 
 
 def _expected(families: Sequence[Generator], operator: Operator, target: Target) -> dict[str, float]:
-    """Seconds of the defaults of those that can be compared, without those that cannot be the fastest."""
+    """Modelled seconds of the defaults, for comparable families, except those that cannot be the fastest."""
     compared = [family for family in families if isinstance(family, Compared)]
     bounds = {family.name: family.least_seconds(operator, target) for family in compared if len(compared) > 1}
     times: dict[str, float] = {}
@@ -222,9 +224,10 @@ def _expected(families: Sequence[Generator], operator: Operator, target: Target)
 
 
 def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -> Generator:
-    """What a study searches: the families that serve and have all of these knobs, as one where they are several.
+    """The generator that a study searches: the families that support the operator and have all of these knobs, combined
+    if there are several.
 
-    One that is surpassed here does not take part, nor one that is only taken by name.
+    Families that are surpassed here, or that are only used by name, are left out.
     """
     every = serving(operator, target)
     able = [one for one in every if rank_of(one, operator, target) < Rank.SURPASSED]
@@ -239,9 +242,9 @@ def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None, rules: Sequence[Any] = ()) -> Generator:
-    """The generator that a study was made with; `recipe` is what the study kept of one that is made from data.
+    """The generator of a study; `recipe` is what the study recorded of one that is created from data.
 
-    `rules` are users' own schedule rules, for a family that asks some.
+    `rules` are the user's own schedule rules, for a family that supports them.
     """
     if recipe is not None and name in RECIPES:
         return RECIPES.get(name)(recipe)
@@ -256,9 +259,9 @@ def by_name(name: str, recipe: Mapping[str, Any] | None = None, rules: Sequence[
 
 
 def ruled(name: str, classes: Sequence[Callable[[], Any]], recorded: Sequence[Any], where: str) -> Generator:
-    """The family that a study was made with, its rules made again; `recorded` is what the study kept of them."""
+    """The family of a study, with its rules recreated; `recorded` is what the study recorded of them."""
     family: Generator | None = None
-    with suppress(TypeError):  # of a rule that is made with arguments
+    with suppress(TypeError):  # for a rule that needs arguments
         family = by_name(name, rules=[make() for make in classes])
     if family is None or getattr(family, "asks", None) != recorded:
         what = f"{where} was tuned with schedule rules that cannot be recreated from here"
@@ -267,7 +270,7 @@ def ruled(name: str, classes: Sequence[Callable[[], Any]], recorded: Sequence[An
 
 
 def family_names(name: str) -> list[str]:
-    """The families that a study's generator has, by their names."""
+    """The names of the families of a study's generator."""
     return list(dict.fromkeys(name.split(_JOIN)))
 
 

@@ -1,12 +1,12 @@
 """Settings: where toolchains, the cache and studies are, the default target, and limits.
 
-They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
-by key; each value remembers where it came from. The command line loads them. Python calls use only what they are passed
-and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
+They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key by
+key; each value records its origin. The command line loads them. Python calls use only what they are passed and read no
+file by themselves: a settings file names programs to run, and a library should not pick up such a file by chance.
 
 For the same reason a file that is found automatically is used only if no one but this user and root can have written
-it. And a project's file may have come with a cloned repository: its keys that make programs run are ignored until the
-user allows them (`deepgen allow`), which is remembered with the file's digest. One that is named, in
+it. A project's file may have come with a cloned repository, so its keys that name programs to run are ignored until the
+user allows them (`deepgen allow`), which is recorded with the file's digest. A file that is named explicitly, in
 $DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
 """
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from deepgen.toolchains import BuildLimits
 
 FILE_NAME = "deepgen.toml"
-VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
-LIBRARY = Path("deepgen-library")  # the folder of the usual library
+VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read instead of the project's
+LIBRARY = Path("deepgen-library")  # the folder of the default library
 _MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What builds and runs may take."""
+    """Limits on builds and runs."""
 
-    jobs: int | None = None  # builds at once; None: one for each core
+    jobs: int | None = None  # concurrent builds; None: one for each core
     build_seconds: float = 120.0  # of one build
     build_memory_gb: float = 4.0  # of one build
     run_seconds: float | None = None  # of one run of a kernel; None: scaled with the operator's work
-    calm_seconds: float | None = None  # that finals wait for a quiet machine; None: as a policy does by itself
-    race_seconds: float | None = None  # that the race of finals lasts; None: as a policy does by itself
-    calls_seconds: float | None = None  # that finals call a winner again and again; None: as a policy does by itself
+    calm_seconds: float | None = None  # how long finals wait for a quiet machine; None: the policy's default
+    race_seconds: float | None = None  # duration of the race in the finals; None: the policy's default
+    calls_seconds: float | None = None  # how long finals call a winner repeatedly; None: the policy's default
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values in force. `sources` tells for each dotted key the file it came from; a default is not in it."""
+    """The effective values. `sources` maps each dotted key to the file it came from; defaults are not in it."""
 
     toolchains: Mapping[str, Path] = field(default_factory=dict)
     cache: Path = field(default_factory=default_cache_folder)
@@ -63,25 +63,25 @@ class Settings:
     sources: Mapping[str, Path] = field(default_factory=dict)
 
     def source(self, key: str) -> str:
-        """Where a value came from: a file, or `default`."""
+        """The origin of a value: a file, or `default`."""
         return str(self.sources.get(key, "default"))
 
     def values(self) -> dict[str, Any]:
-        """Every value by its dotted key, as the file spells them."""
+        """Every value by its dotted key, as in the file."""
         out: dict[str, Any] = {f"toolchains.{name}": path for name, path in self.toolchains.items()}
         out |= {key: getattr(self, key) for key in ("cache", "studies", "target")}
         return out | {f"limits.{f.name}": getattr(self.limits, f.name) for f in fields(Limits)}
 
     def programs(self) -> dict[str, str]:
-        """The toolchains that are named, as engines and builds take them."""
+        """The configured toolchains, as engines and builds take them."""
         return {name: str(path) for name, path in self.toolchains.items()}
 
     def with_build_limit(self, seconds: float | None) -> Settings:
-        """The settings with this limit on builds; None: as they are."""
+        """The settings with this limit on builds; None: unchanged."""
         return self if seconds is None else replace(self, limits=replace(self.limits, build_seconds=seconds))
 
     def limited(self, policy: Policy) -> Policy:
-        """The policy with the limits on finals that are set."""
+        """The policy with the configured limits on finals."""
         names = ("calm_seconds", "race_seconds", "calls_seconds")
         return replace(policy, **{name: x for name in names if (x := getattr(self.limits, name)) is not None})
 
@@ -97,9 +97,9 @@ class Settings:
 
 
 def load(start: Path | None = None) -> Settings:
-    """The settings in force in a folder (the current one, if none is given), as the command line uses them.
+    """The effective settings for a folder (default: the current one), as the command line uses them.
 
-    Raises BadInput for a file that somebody else may have written.
+    Raises BadInput for a file that another user may have written.
     """
     named, own = os.environ.get(VARIABLE), user_file()
     candidates = [own, None if named else project_file(start or Path.cwd())]
@@ -111,12 +111,12 @@ def load(start: Path | None = None) -> Settings:
 
 
 def read(path: str | Path) -> Settings:
-    """The settings of one file alone; a default for each key that it does not give."""
+    """The settings of this file only, with defaults for missing keys."""
     return _of([Path(path).expanduser().absolute()])
 
 
 def _of(files: Iterable[Path], doubtful: Collection[Path] = ()) -> Settings:
-    """The last file that gives a key wins. Of doubtful files the keys by which programs run are left out."""
+    """The last file that contains a key wins. From doubtful files, keys that name programs to run are ignored."""
     merged: dict[str, Any] = {}
     sources: dict[str, Path] = {}
     for path in files:
@@ -139,7 +139,7 @@ def runs_programs(key: str, value: Any) -> bool:
 
 
 def allow(path: Path, *, allowed: bool = True) -> list[str]:
-    """Remember that the programs which a file names may run, as long as it stays as it is. Gives these keys."""
+    """Record that the programs named in a file may run as long as the file is unchanged. Returns these keys."""
     _require_own(path)
     keys = [key for key, value in _flat(path).items() if runs_programs(key, value)]
     kept = _allowed_file()
@@ -160,7 +160,7 @@ def _is_allowed(path: Path) -> bool:
 
 
 def _allowances() -> dict[str, Any]:
-    """Files by their paths, with the digests that they had when they were allowed."""
+    """Files by path, with their digests when they were allowed."""
     kept = _allowed_file()
     if kept is None or not kept.is_file():
         return {}
@@ -195,7 +195,7 @@ def user_file() -> Path | None:
 
 
 def _require_own(path: Path) -> None:
-    """Raises BadInput unless only this user and root can have written a file, and put it where it is."""
+    """Raises BadInput unless only this user and root can have written the file, and put it there."""
     try:
         link, file, folder = path.lstat(), path.stat(), path.parent.stat()
     except OSError as error:
@@ -213,7 +213,7 @@ def _require_own(path: Path) -> None:
 
 
 def _open_to_all(about: os.stat_result) -> bool:
-    """In a sticky folder, such as /tmp, nobody can replace another's file."""
+    """Whether anyone can write it. In a sticky folder, such as /tmp, nobody can replace another user's file."""
     return bool(about.st_mode & stat.S_IWOTH) and not about.st_mode & stat.S_ISVTX
 
 
@@ -227,15 +227,15 @@ def _user(number: int) -> str:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
-    except PermissionError:  # the home of another user, as after `su`: what lies there is not for this one
+    except PermissionError:  # another user's home, as after `su`: files there are not meant for this user
         return False
 
 
 def project_file(start: Path) -> Path | None:
     """The nearest settings file from a folder up to the root of its repository.
 
-    Outside a repository only the folder itself counts: a settings file names programs to run, so one that lies in some
-    shared parent such as /tmp must not be picked up.
+    Outside a repository only the folder itself is searched: a settings file names programs to run, so one in a shared
+    parent folder such as /tmp must not be picked up.
     """
     start = start.resolve()
     folders = [start, *start.parents]
@@ -248,7 +248,8 @@ def project_file(start: Path) -> Path | None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's content; an unreadable or malformed one is an error."""
-    # The same parser under two names: part of Python since 3.11, a package before. Few folders have such a file.
+    # The same parser under two names: part of Python since 3.11, a package before. Imported here because few folders
+    # have such a file.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = foreign.read_bytes(path, most=_MOST_TOML)
     try:
@@ -260,7 +261,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
-    """A JSON file's object; `allowed` says what belongs in it, for a file that holds something else."""
+    """The object in a JSON file; `allowed` says what the file should contain, for error messages."""
     data = foreign.read_json(path)
     if not isinstance(data, dict):
         raise BadInput("is not an object", where=str(path), allowed=allowed)
@@ -268,7 +269,7 @@ def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
 
 
 def _path(value: Any, folder: Path) -> Path | None:
-    """A relative path in a settings file is relative to that file."""
+    """A path; relative ones are relative to the settings file."""
     return folder / Path(value).expanduser() if isinstance(value, str) and value else None
 
 
@@ -289,7 +290,7 @@ def _seconds(value: Any, folder: Path) -> float | None:
     return 0.0 if value == 0 and not isinstance(value, bool) else _number(value, folder)
 
 
-# Each key with how it is read (None: not possible) and what is allowed, in words; but for toolchains.
+# How each key is parsed (None: invalid), and what is allowed, in words; toolchains are separate.
 _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "cache": (_path, "a folder's path, as a string"),
     "studies": (_path, "a folder's path, as a string"),
@@ -318,7 +319,7 @@ def _flat(path: Path) -> dict[str, Any]:
 
 
 def _with_toolchains() -> Mapping[str, tuple[Callable[[Any, Path], Any], str]]:
-    """All keys. Which toolchains there are is known to `build`, which takes long to import."""
+    """All keys. The list of toolchains is in `toolchains`, which is slow to import."""
     from deepgen.toolchains import TOOLS
 
     return {**{f"toolchains.{name}": (_path, "a program's path, as a string") for name in TOOLS}, **_KEYS}

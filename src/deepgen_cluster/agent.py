@@ -1,6 +1,7 @@
-"""The agent on a host: this file is sent to its Python over SSH with one request, and answers with one line of JSON.
+"""The agent for a host: this file and one request are sent to the host's Python over SSH; it replies with one line of
+JSON.
 
-It needs the standard library only, so that `deepgen cluster check` can say what a host lacks.
+It needs only the standard library, so that `deepgen cluster check` can report what a host lacks.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ OWN = Path(".deepgen")
 PACKAGES = ("ray", "numpy", "typer", "rich")
 _LEADERS = ("raylet", "gcs_server")
 _SOON = 0.05
-_GRACE = 1.0  # seconds: no process of a node has state to save
-_TRIES = 3  # to start a node: Ray gives each half a minute, which a busy host can exceed
+_GRACE = 1.0  # seconds: processes of a node have no state to save
+_TRIES = 3  # attempts to start a node: Ray allows half a minute for each, which a busy host may exceed
 
 
 class Refused(Exception):
@@ -60,7 +61,7 @@ def answer(request: dict[str, Any]) -> None:
 
 
 def facts(code: str | None = None, build: list[str] = [], measure: list[str] = []) -> dict[str, Any]:  # noqa: B006
-    """Facts about this host; with deepgen's code also its tools and devices, and whether it can serve these targets."""
+    """Facts about this host; with deepgen's code also its tools and devices, and whether it supports these targets."""
     report: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "folder": str(Path.cwd()),
@@ -88,7 +89,7 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
 
 
 def probe(code: str, build: list[str], measure: list[str]) -> dict[str, Any]:
-    """Whether this host can serve targets, according to the code that is kept here under that name."""
+    """Whether this host supports the targets, according to the code installed here under that name."""
     folder = str(Path.cwd() / OWN / "code" / code)
     return dict(json.loads(_python(folder, "deepgen_cluster.probe", json.dumps([build, measure]))))
 
@@ -117,7 +118,7 @@ def _python(code: str, module: str, *words: str) -> str:
 
 
 def read(path: str) -> str | None:
-    """A file's content; None where there is none."""
+    """A file's content; None if it does not exist."""
     try:
         return base64.b64encode(Path(path).read_bytes()).decode()
     except (FileNotFoundError, NotADirectoryError):
@@ -166,9 +167,9 @@ def start(
     token: str,
     code: str | None,
 ) -> bool:
-    """Start the Ray node of that name, unless it is already up, in this cluster and with this code.
+    """Start the Ray node of that name, unless it is already up in this cluster and with this code.
 
-    `words` follow `ray start`; `code` is the name under which `install` keeps it.
+    `words` follow `ray start`; `code` is the name under which `install` stored it.
     """
     with _alone():
         record = _records().get(name)
@@ -235,7 +236,7 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # In another folder: `python -m` would import files of this one that are named like a package.
+            # In another folder: otherwise `python -m` would import files of this one that are named like a package.
             cwd=record["scratch"],
             start_new_session=True,
         )
@@ -294,11 +295,11 @@ def _end(record: dict[str, Any]) -> int:
     return len(ended)
 
 
-# Processes: a number and the moment it started, so that a later process with the same number is another one
+# Processes: a pid and a start time, so that a later process with the same pid is not mistaken for it
 
 
 def _marked(mark: str) -> dict[int, str]:
-    """Every process that inherited the node's mark, whatever session or parent it has now."""
+    """Every process that inherited the node's mark, whatever its session or parent is now."""
     wanted = f"{MARK}={mark}".encode()
     starts = {}
     for entry in Path("/proc").iterdir():
@@ -310,7 +311,7 @@ def _marked(mark: str) -> dict[int, str]:
 
 
 def _family(mark: str) -> dict[int, str]:
-    """The marked processes and all that descends from them, marked or not."""
+    """The marked processes and all their descendants, marked or not."""
     processes = _marked(mark)
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -324,7 +325,7 @@ def _family(mark: str) -> dict[int, str]:
 
 
 def _stat(pid: int) -> tuple[int, str]:
-    """Parent and start time; no start time for a process that has exited with all its threads, reaped or not."""
+    """Parent and start time; no start time for a process all of whose threads have exited, reaped or not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -350,7 +351,7 @@ def _executable(pid: int) -> str:
         return ""
 
 
-# The record of a node, under the host's name, also where several hosts share this folder over the network
+# The record of a node, under the host's name, since several hosts may share this folder over the network
 
 
 def _file(name: str, suffix: str) -> Path:

@@ -20,7 +20,7 @@ LEAST_FREE = 1 << 30  # bytes
 
 @dataclass(frozen=True)
 class Report:
-    """One host. Without facts it could not be asked, and the only problem says why."""
+    """One host. If facts are missing, it could not be queried, and the only problem says why."""
 
     host: Host
     roles: str
@@ -37,7 +37,7 @@ class Report:
 
 
 def check(cluster: Cluster, password: Ask) -> list[Report]:
-    """Check all hosts at once. One that cannot be reached is reported like any other problem."""
+    """Check all hosts concurrently. One that cannot be reached is reported like any other problem."""
     ray_version()
     code = own_code()
 
@@ -65,7 +65,7 @@ def ray_version() -> str:
 
 
 def basic_problems(facts: Mapping[str, Any]) -> list[str]:
-    """What keeps a host from being a node at all, with the remedy."""
+    """Problems that prevent a host from being a node at all, with remedies."""
     problems = []
     here, there = platform.python_version_tuple(), str(facts["python"]).split(".")
     if tuple(there[:2]) != here[:2]:

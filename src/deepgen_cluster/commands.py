@@ -189,7 +189,7 @@ def drive(folder: Path) -> None:
 
 
 def _no_driver(cluster: Cluster) -> None:
-    """A driver at work would only bring the nodes back."""
+    """Raise if a driver is running: it would only restart the nodes."""
     from deepgen.extend import DeepgenError, shown
     from deepgen_cluster.folder import RunFolder, State
 

@@ -16,7 +16,7 @@ from deepgen_cluster.model import GroupTask, WorkGroup
 from deepgen_cluster.ssh import Ask, HostError
 from deepgen_cluster.tasks import Fetched, fetch
 
-# Turns the fetched files of a task into requests; a higher layer knows their format.
+# Converts the fetched files of a task into requests; a higher layer knows their format.
 Requests = Callable[[WorkGroup, Fetched, Path], Sequence[Request]]
 _TELL_EVERY = 0.25  # seconds
 _LOOK_EVERY = 2.0
@@ -24,7 +24,7 @@ _LOOK_EVERY = 2.0
 
 @dataclass(frozen=True)
 class Means:
-    """What a driver is given."""
+    """What a driver needs."""
 
     password: Ask
     requests: Requests
@@ -34,7 +34,7 @@ class Means:
 
 
 def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress:
-    """Execute a run, or resume it. Returns how it ended; a failure of one group does not stop the others."""
+    """Execute a run, or resume it. Returns its final progress; a failure of one group does not stop the others."""
     definition = folder.definition()
     if definition is None:
         raise DeepgenError(f"{folder.path} is not a cluster run")
@@ -54,7 +54,7 @@ def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress
 
 
 class Board:
-    """Where the groups' threads report their progress."""
+    """Collects the progress reported by the groups' threads."""
 
     def __init__(self, folder: RunFolder, say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
@@ -96,19 +96,19 @@ class _Run:
         self.folder, self.means, self.board, self.stop = folder, means, board, stop
 
     def up(self) -> Up:
-        """Start all nodes; those of an earlier driver of this run are reused."""
+        """Start all nodes, or reuse those of an earlier driver of this run."""
         self.board.change(note=f"starting {len(self.cluster.hosts)} hosts")
         state = State(self.cluster)
         state.remember_run(self.folder.path)
         before = state.read()
         started = nodes.up(self.cluster, self.means.password, head=self.definition.head)
-        # A new head belongs to this run; so does one that this run started before it was interrupted.
+        # A new head belongs to this run, and so does one that this run started before it was interrupted.
         if before is None or before.cluster != started.up.cluster:
             self.folder.remember_up(started.up.cluster)
         return started.up
 
     def down(self) -> None:
-        """Stop whatever this run started."""
+        """Stop everything that this run started."""
         if self.definition.keep_up or self.folder.brought_up() is None:
             return
         ended = nodes.down(self.cluster, self.means.password)
@@ -119,7 +119,7 @@ class _Run:
             self.folder.remember_up(None)
 
     def groups(self, up: Up) -> None:
-        """Run all groups at once, until the last one ends."""
+        """Run all groups concurrently, until the last one ends."""
         self.board.change(state="running", note=f"{len(self.cluster.groups)} groups on the cluster at {up.address}")
         work = [
             threading.Thread(target=self._group, args=(group, up), name=group.name) for group in self.cluster.groups
@@ -188,7 +188,7 @@ class _Run:
         self.board.result(Row(group.name, what, str(study.folder), len(study.trials()), shown, tuple(map(str, files))))
 
     def _bring_back(self) -> None:
-        """Restart nodes that were lost: a host that was rebooted is used again as soon as it answers."""
+        """Restart lost nodes: a host that was rebooted is used again as soon as it responds."""
         lost = nodes.lost(self.cluster)
         if not lost:
             return

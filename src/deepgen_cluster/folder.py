@@ -1,6 +1,6 @@
 """The folder of a cluster run: its definition, its driver, its progress. No secret is ever written there.
 
-`State` is the record of a cluster that was started from this machine: kept with the user's data, readable only to the
+`State` is the record of a cluster that was started from this machine: stored with the user's data, readable only by the
 user.
 """
 
@@ -46,7 +46,7 @@ class Definition:
     """Everything that a driver needs, except passwords."""
 
     cluster: Cluster
-    options: Mapping[str, Any] = field(default_factory=dict)  # of every study; those of the groups take precedence
+    options: Mapping[str, Any] = field(default_factory=dict)  # for every study; options of the groups take precedence
     head: str | None = None
     keep_up: bool = False
 
@@ -106,7 +106,7 @@ class RunProgress:
 
 
 class RunFolder:
-    """Anyone may read it; the driver writes."""
+    """The folder of a run. Anyone may read it; the driver writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class RunFolder:
         _write(self.path / DEFINITION, {**data, _SIGNATURE: trust.sign(data)})
 
     def require_own(self, *, trusted: bool) -> None:
-        """Raises Untrusted unless this user began the run: resuming it connects to hosts and starts programs there."""
+        """Raises Untrusted unless this user started the run: to resume it is to start programs on its hosts."""
         data = _read(self.path / DEFINITION) or {}
         signature = data.pop(_SIGNATURE, None)
         trust.require(data, signature, trust=trusted, origin=self.path, holds="a cluster run, its hosts and programs,")
@@ -160,7 +160,7 @@ class RunFolder:
         return lock.holder(self.path / _LOCK)
 
     def end_driver(self) -> int | None:
-        """Ask the driver to end, and give its number. Raises DeepgenError where that is a process elsewhere."""
+        """Ask the driver to stop, and return its pid. Raises DeepgenError if it is a process on another machine."""
         held = lock.proven(self.path / _LOCK)
         if held is None:
             return None
@@ -185,7 +185,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, data: JsonObject) -> None:
-    """Write atomically: someone may be reading."""
+    """Write atomically: another process may be reading."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(data, indent=2) + "\n")
     fresh.replace(path)
@@ -201,7 +201,7 @@ class Up:
 
 
 class State:
-    """The folder that belongs to one task file."""
+    """The folder for the state of one task file."""
 
     def __init__(self, cluster: Cluster) -> None:
         file = Path(cluster.file)
@@ -262,7 +262,7 @@ def _data_folder() -> Path:
 
 
 def runs() -> Runs:
-    """Cluster runs, for reports and for the browser: there it shows what `deepgen cluster attach` shows."""
+    """Cluster runs, for reports and for the browser, which shows the same as `deepgen cluster attach`."""
 
     def mark(path: Path) -> tuple[Any, ...]:
         return RunFolder(path).driver(), file_mark(path / PROGRESS), file_mark(path / DEFINITION)
@@ -280,7 +280,7 @@ def _row(path: Path) -> JsonObject:
     run = RunFolder(path)
     definition, progress, pid = run.definition(), run.progress(), run.driver()
     groups = definition.cluster.groups if definition is not None else ()
-    # A driver that was killed could not say so.
+    # A driver that was killed could not record it.
     state = progress.state if pid is not None or progress.state in ENDED else "stopped"
     return {
         "state": state,

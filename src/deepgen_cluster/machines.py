@@ -1,4 +1,4 @@
-"""Machines that run `agent.py`, a host over SSH or this one, and deepgen's code as it is sent to them."""
+"""Machines that run `agent.py`, either a host over SSH or this one, and the archive of deepgen's code sent to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CALL_SECONDS = 300.0
 _VENVS = (".venv/bin/python", "venv/bin/python", "python3", "python")
 _NO_FOLDER, _NO_PYTHON = 81, 82
-# The login shell may be any: it only has to parse one quoted command line that starts this.
+# Works with any login shell: it only has to parse one quoted command line that starts this.
 _LAUNCH = f"""
 case $1 in "~/"*) folder=$HOME/${{1#"~/"}} ;; *) folder=$1 ;; esac
 cd -- "$folder" 2>/dev/null || exit {_NO_FOLDER}
@@ -51,7 +51,7 @@ def command(host: Host) -> str:
 
 
 def program(request: dict[str, Any]) -> str:
-    """The agent with one request, both sent on stdin: a token never appears in a command line."""
+    """The agent with one request, both sent on stdin, so that a token never appears in a command line."""
     text = Path(agent.__file__).read_text(encoding="utf-8")
     # Python puts the current folder first on its path when it reads a program from stdin.
     head, mark, body = text.partition("from __future__ import annotations\n")
@@ -86,7 +86,7 @@ class Remote:
 
 
 class Here:
-    """This machine, without SSH; `folder` is where its records lie."""
+    """This machine, without SSH; `folder` holds its records."""
 
     host: Host | None = None
 
@@ -124,7 +124,7 @@ async def reach(host: Host, password: Ask) -> AsyncIterator[Remote]:
 async def on_each(
     hosts: Sequence[Host], password: Ask, work: Callable[[Remote], Awaitable[T]]
 ) -> dict[Host, T | HostError]:
-    """Do the same on all hosts at once; an error on one is its result and does not stop the others."""
+    """Do the same on all hosts concurrently; an error on one is its result and does not stop the others."""
 
     async def one(host: Host) -> T | HostError:
         try:
@@ -171,7 +171,7 @@ _LEFT_OUT = ("__pycache__", ".pyc")
 
 @dataclass(frozen=True)
 class Code:
-    """An archive of the package and the name under which hosts keep it."""
+    """An archive of the package, and the name under which hosts store it."""
 
     name: str
     archive: str = field(repr=False)  # gzipped tar, in base64
@@ -179,7 +179,7 @@ class Code:
 
 @cache
 def own_code() -> Code:
-    """This installation's packages, sources and kernels, with its plug-ins; the same content gives the same name."""
+    """This installation's packages, sources and kernels, with its plug-ins; equal content gives the same name."""
     root = Path(deepgen.__file__).parents[1]
     plugins = own_plugins()
     modules = [__name__, *(place for places in plugins.values() for place in places.values())]

@@ -1,4 +1,4 @@
-"""What a cluster task file says: hosts, work groups and their tasks. Pure data; no secret is part of it."""
+"""The content of a cluster task file: hosts, work groups and their tasks. Pure data without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepgen.extend import JsonObject
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that is reached over SSH, and the folder there that holds all of deepgen's files."""
+    """A machine reached over SSH, and the folder there that holds all of deepgen's files."""
 
     address: str
     folder: str
@@ -22,7 +22,7 @@ class Host:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What identifies the place: two hosts with the same one share a Ray node."""
+        """The identity of the place: hosts with the same one share a Ray node."""
         return self.address, self.folder
 
     def __str__(self) -> str:
@@ -31,11 +31,11 @@ class Host:
 
 @dataclass(frozen=True)
 class GroupTask:
-    """One tuning config; the group's next one starts when it has finished."""
+    """One tuning config; the group's next task starts when it has finished."""
 
-    config: str  # a tuning config, in the builder's folder or beside the task file
+    config: str  # a tuning config, in the builder's folder or next to the task file
     results: str  # prefix of <prefix>_card<device>.json
-    space: str | None = None  # a space file of the legacy tool, used instead of the config's space where it exists
+    space: str | None = None  # a space file of the legacy tool, used instead of the config's space if it exists
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class WorkGroup:
     builder: Host
     tester: Host
     tasks: tuple[GroupTask, ...]
-    jobs: int = 1  # builds at a time
+    jobs: int = 1  # concurrent builds
     devices: tuple[int, ...] = (0,)
-    space_strategy: int = 1  # how a tuning config of the legacy tool becomes a space
+    space_strategy: int = 1  # how a tuning config of the legacy tool is converted to a space
     samples: int | None = None  # timed runs per kernel; None: as many as the spread of its times requires
     keep_top: int = 8  # rows of a result file
-    tuning: Mapping[str, Any] = field(default_factory=dict)  # trials, time_budget, strategy, seed, where given
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # trials, time_budget, strategy, seed, if given
 
     @property
     def places(self) -> tuple[Host, ...]:
@@ -75,7 +75,7 @@ class WorkGroup:
 
 
 class Secret:
-    """A password. Printing, formatting or serialising it by mistake gives stars or an error."""
+    """A password. Printing, formatting or serialising it by mistake gives asterisks or an error."""
 
     __slots__ = ("_value",)
 
@@ -83,7 +83,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The real password, only for the SSH library."""
+        """The actual password, only for the SSH library."""
         return self._value
 
     def __repr__(self) -> str:
@@ -92,21 +92,21 @@ class Secret:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A task file, read and checked."""
+    """A task file after parsing and checking."""
 
     file: str  # absolute
     groups: tuple[WorkGroup, ...]
-    head: str | None = None  # this machine's address as the hosts see it; None: found out
+    head: str | None = None  # this machine's address as seen by the hosts; None: determined automatically
     notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know about the file
     passwords: Mapping[Host, Secret] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Every place once, in the order of the file."""
+        """Each place once, in the order of the file."""
         return tuple(dict.fromkeys(host for group in self.groups for host in group.places))
 
     def roles(self, host: Host) -> str:
-        """What a host does, such as `build wg0, measure wg0 [7]`."""
+        """A host's roles, such as `build wg0, measure wg0 [7]`."""
         words = []
         for group in self.groups:
             if group.builder == host:

@@ -1,6 +1,6 @@
-"""Start, inspect and stop the Ray nodes of a cluster: the head on this machine, a node at every place of the file.
+"""Start, inspect and stop the Ray nodes of a cluster: the head on this machine, and a node at every place of the file.
 
-The head runs here because Ray needs a node on the driver's machine, and the driver keeps the journals here.
+The head runs here because Ray needs a node on the driver's machine, where the driver keeps the journals.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from deepgen_cluster.ssh import Ask, HostError
 # Artifacts are small; by default Ray would take a third of the memory of shared machines.
 _STORE_BYTES = 256 << 20
 _HEAD = "head"
-# Tasks and actors ask for roles instead of CPUs: Ray would start a process for each CPU.
+# Tasks and actors request roles instead of CPUs: otherwise Ray would start a process for each CPU.
 _ALWAYS = ("--disable-usage-stats", "--num-cpus", "0", "--object-store-memory", str(_STORE_BYTES))
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A node to start: what a host does for one group. Each group has its own node on a shared host."""
+    """A node to start: a host's work for one group. On a shared host, each group has its own node."""
 
     name: str  # of the group
     builds: int
@@ -41,7 +41,7 @@ class Wanted:
         return devices.of_node(self.builds, len(self.devices), [self.name])
 
     def roles(self) -> str:
-        """In words."""
+        """The roles as text."""
         devices = f"measure {self.name} [{' '.join(map(str, self.devices))}]" if self.devices else ""
         return ", ".join(filter(None, [f"build {self.name}" if self.builds else "", devices]))
 
@@ -50,7 +50,7 @@ class Wanted:
         return ["--resources", json.dumps(self.resources), "--num-gpus", str(gpus)]
 
     def variables(self) -> dict[str, str]:
-        """Which cards the node has: it gives each measuring process one of them."""
+        """The cards of the node: it gives each measuring process one of them."""
         shown = ",".join(map(str, self.devices))
         return {"CUDA_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": shown} if self.gpus and self.devices else {}
 
@@ -83,7 +83,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Started:
-    """What `up` did."""
+    """The result of `up`."""
 
     up: Up
     fresh: tuple[Host, ...]  # hosts whose node was not up before
@@ -111,7 +111,7 @@ def status(cluster: Cluster, password: Ask) -> list[Node]:
 
 
 def down(cluster: Cluster, password: Ask, *, force: bool = False) -> dict[Host | None, int | HostError]:
-    """Stop all nodes, also those on hosts that the file named when they were started.
+    """Stop all nodes, including those on hosts that the file named when they were started.
 
     Returns for each the number of processes that were ended. The record is kept until every host has answered.
     """
@@ -172,17 +172,17 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
 
 
 async def _head(state: State, ip: str, cluster: Cluster) -> Up:
-    """The head that is up, or a new one; nodes of an older head do not belong to a new one."""
+    """The running head, or a new one; nodes of an older head do not belong to a new one."""
     here = Here(state.folder)
     before, running = state.read(), (await here.call("status")).get(_HEAD)
-    # Hosts that an earlier version of the file named are kept until they are stopped.
+    # Hosts from an earlier version of the file are kept until they are stopped.
     hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *cluster.hosts)))
     if before and running and running["up"] and running["cluster"] == before.cluster:
         now = Up(before.cluster, before.address, hosts)
         state.write(now)
         return now
     now = Up(secrets.token_hex(8), f"{ip}:{_free_port()}", hosts)
-    # Recorded before anything starts: whatever happens next, `down` knows where to look.
+    # Recorded before anything starts: whatever happens next, `down` knows what to stop.
     state.write(now)
     most = max(node.builds + len(node.devices) for host in cluster.hosts for node in wanted(cluster, host))
     manners = {
@@ -246,7 +246,7 @@ async def _down(cluster: Cluster, password: Ask, force: bool) -> dict[Host | Non
 
 
 def _foreign(running: Mapping[str, Any], cluster: Cluster, host: Host, state: State) -> list[str]:
-    """Nodes of others that are in the way."""
+    """Nodes of other users that prevent ours from starting."""
     ours = [node.name for node in wanted(cluster, host)]
     others = [
         record["label"]

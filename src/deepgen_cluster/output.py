@@ -1,4 +1,4 @@
-"""Hosts, nodes, groups at work and results of a cluster as text."""
+"""Text output for a cluster: hosts, nodes, groups in progress and results."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ Show = Callable[[RunProgress], None]
 
 @contextmanager
 def watching(*, quiet: bool) -> Iterator[Show]:
-    """Something that shows a run's moments: in place on a terminal, line by line elsewhere."""
+    """A function that shows the progress of a run: in place on a terminal, line by line elsewhere."""
     if quiet:
         yield lambda progress: None
     elif sys.stderr.isatty():
@@ -116,7 +116,7 @@ def watching(*, quiet: bool) -> Iterator[Show]:
 
 
 class _Lines:
-    """A line for each group now and then, and one for whatever is new."""
+    """A line for each group at intervals, and one for each change."""
 
     def __init__(self) -> None:
         self._note = ""
@@ -136,7 +136,7 @@ class _Lines:
 
 
 def line(name: str, group: GroupProgress) -> str:
-    """Where a group is, in one line."""
+    """The state of a group in one line."""
     if group.problem:
         return cut(f"{name}: {group.problem}")
     which = f" {group.task}/{group.tasks}" if group.tasks > 1 else ""

@@ -1,4 +1,4 @@
-"""What this package brings to deepgen beside its commands. Imports little until it is asked for."""
+"""What this package adds to deepgen besides its commands. Imports are lazy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def engine(settings: Settings, jobs: int | None, address: str | None) -> Engine:
     from deepgen_cluster.ray import RayEngine
 
     limits = settings.build_limits()
-    if address is not None:  # its nodes have folders and programs of their own
+    if address is not None:  # its nodes have their own folders and programs
         return RayEngine(address=address, build_slots=jobs, limits=limits)
     slots = jobs or settings.limits.jobs
     return RayEngine(build_slots=slots, limits=limits, cache=settings.cache, toolchains=settings.programs())

@@ -1,4 +1,4 @@
-"""Run on a host with deepgen's code: what it would build with, and what its devices are."""
+"""Runs on a host with deepgen's code: which toolchains it would build with, and which devices it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deepgen.extend import DeepgenError, targets, toolchain_for
 
 
 def probe(build: list[str], measure: list[str]) -> dict[str, Any]:
-    """For each target, what was found or what is wrong."""
+    """For each target, what is available or what is wrong."""
     return {"build": {name: _toolchain(name) for name in build}, "measure": {name: _device(name) for name in measure}}
 
 

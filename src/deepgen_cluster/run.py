@@ -21,11 +21,11 @@ from deepgen_cluster.output import print_results, print_results_json, watching
 from deepgen_cluster.tasks import requests_of
 
 _GLANCE = 0.2
-_PATIENCE = 60.0  # seconds that a stop may take before it is said how to force it
+_PATIENCE = 60.0  # seconds that a stop may take before the user is told how to force it
 
 
 def find(word: str, settings: Settings) -> RunFolder:
-    """The folder of the run that is meant."""
+    """The folder of the named run."""
     for path in (Path(word), settings.studies / word):
         folder = RunFolder(path)
         if folder.definition() is not None:
@@ -36,7 +36,7 @@ def find(word: str, settings: Settings) -> RunFolder:
 
 
 def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
-    """Start a driver in a session of its own. Passwords go to it through a pipe, and nowhere else."""
+    """Start a driver in a new session. Passwords are passed only through a pipe."""
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.tell(RunProgress())
     with folder.log.open("ab") as sink:
@@ -61,7 +61,7 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
 
 
 def driver_main(path: Path, settings: Settings) -> None:
-    """What the background process does."""
+    """The main function of the background process."""
     secrets = json.loads(sys.stdin.read() or "[]")
     passwords = {Host(**host): Secret(word) for host, word in secrets}
     folder = RunFolder(path)
@@ -81,7 +81,7 @@ def driver_main(path: Path, settings: Settings) -> None:
 
 
 def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
-    """Show a run until it ends. Ctrl-C stops the run, or, without `stops`, only the looking."""
+    """Show a run until it ends. Ctrl-C stops the run or, without `stops`, only the display."""
     with stop_on_signals() as asked, watching(quiet=as_json) as show:
         announced = False
         while (pid := folder.driver()) is not None:
@@ -110,7 +110,7 @@ def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
 
 
 def finish(progress: RunProgress, *, as_json: bool) -> None:
-    """The results, and what went wrong."""
+    """Print the results, and what went wrong."""
     (print_results_json if as_json else print_results)(progress)
     problems = [f"group {name}: {group.problem}" for name, group in progress.groups.items() if group.problem]
     if progress.state == "failed" and not problems:
@@ -137,9 +137,9 @@ def attach(folder: RunFolder, *, trust: bool, as_json: bool) -> None:
 
 
 def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
-    """Passwords of the hosts that want one: those of the task file as it is now, then those a person can give.
+    """Passwords of the hosts that need one: those of the current task file, then those a user can type.
 
-    The background process has no terminal, so whatever a person must type is asked for here.
+    The background process has no terminal, so the user is asked here.
     """
     secrets = dict(cluster.passwords)
     if not secrets and Path(cluster.file).is_file():
@@ -154,7 +154,7 @@ def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
 
 
 def stop(folder: RunFolder) -> None:
-    """Ask the driver to end; it takes down what it brought up."""
+    """Ask the driver to stop; it stops the nodes that it started."""
     pid = folder.end_driver()
     if pid is None:
         raise DeepgenError(f"{shown(folder.path)} is not running")

@@ -1,6 +1,6 @@
 """SSH to a host: the user's keys, agent, config and known hosts; every failure is explained in a sentence.
 
-A host's key is always checked. A password is tried only where keys are refused, and only at the host it belongs to.
+A host's key is always checked. A password is tried only if keys are refused, and only at the host it belongs to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def library() -> None:
 
 
 def passwords(recorded: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:
-    """Where a host's password comes from: the environment, the file, or the person at the terminal."""
+    """A function that gets a host's password: from the environment, the file, or the user at the terminal."""
     asked: dict[Host, Secret] = {}
 
     def ask(host: Host) -> Secret | None:
@@ -75,7 +75,7 @@ def wanting_passwords(hosts: Sequence[Host]) -> list[Host]:
 
 
 async def connect(host: Host, password: Ask) -> asyncssh.SSHClientConnection:
-    """A connection, by key or agent where that works, else by password."""
+    """A connection by key or agent if that works, otherwise by password."""
     import asyncssh
 
     try:
@@ -97,7 +97,7 @@ async def connect(host: Host, password: Ask) -> asyncssh.SSHClientConnection:
 async def _connect(host: Host, secret: Secret | None) -> asyncssh.SSHClientConnection:
     import asyncssh
 
-    # If there is a password, only that is tried: keys were refused before, and servers limit attempts.
+    # If there is a password, only that is tried: keys were already refused, and servers limit attempts.
     how = {"password": secret.reveal(), "client_keys": None, "agent_path": None} if secret else {}
     try:
         return await asyncio.wait_for(

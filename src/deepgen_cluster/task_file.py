@@ -1,6 +1,6 @@
 """Cluster task files: legacy JSON, unchanged, and TOML with the same content.
 
-Their tables are read key by key, so that errors name the place and what would be correct.
+Their tables are read key by key, so that errors name the location and the allowed values.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from deepgen.extend import KINDS, BadInput, read_json, read_toml, search
 from deepgen_cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup, password_variable
 
-Check = Callable[[Any], Any]  # gives the value as it is used; None: not allowed
+Check = Callable[[Any], Any]  # returns the value in the form used; None: not allowed
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a key may hold."""
+    """The allowed values of a key."""
 
     check: Check
     allowed: str
@@ -69,7 +69,7 @@ SECONDS = Kind(_seconds, "a positive number of seconds")
 
 @dataclass(frozen=True)
 class Table:
-    """A table and its place, such as `tasks.json: workgroups[0].compiler`."""
+    """A table and its location, such as `tasks.json: workgroups[0].compiler`."""
 
     where: str
     items: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Table:
         return value
 
     def present(self, *keys: str) -> dict[str, Any]:
-        """The keys that the file gives."""
+        """The given keys that are in the file."""
         return {key: self.get(key) for key in keys if key in self.items}
 
 
@@ -278,7 +278,7 @@ def _group(entry: Mapping[str, Any], where: str, hosts: Mapping[str, Host]) -> W
     )
 
 
-# What holds for both --------------------------------------------------------------------------------------------
+# Checks for both formats ----------------------------------------------------------------------------------------
 
 
 def _check_groups(cluster: Cluster, where: str) -> None:

@@ -1,4 +1,4 @@
-"""A task's files: its config, its space file and the tester's target from the hosts, the requests, the results."""
+"""A task's files: config, space file and the tester's target from the hosts, the requests, and the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepgen_cluster.ssh import Ask, HostError
 
 @dataclass(frozen=True)
 class Fetched:
-    """A task's files as they were when it started."""
+    """A task's files as of its start."""
 
     name: str  # for messages
     config: bytes
@@ -40,7 +40,7 @@ class Fetched:
 
 
 def fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask) -> Fetched:
-    """Read files from the builder's folder, or else from beside the task file."""
+    """Read files from the builder's folder, or else from the task file's folder."""
     return asyncio.run(_fetch(group, task, beside, password))
 
 
@@ -77,14 +77,14 @@ async def _target(group: WorkGroup, password: Ask) -> Target:
     return targets.from_json(answer["ok"])
 
 
-FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
+FINALISTS = 8  # if `keep_top` is larger: finals choose a winner, result files are for reading
 
 
 def requests_of(
     group: WorkGroup, fetched: Fetched, out: Path, options: Mapping[str, Any], settings: Settings
 ) -> Sequence[Request]:
-    """One per study. The group says where; the config what; the command line comes before both for how long."""
-    # Kept as they were when the task started: the host's file may change.
+    """One per study. The group defines the target, the config the work; the command line overrides the budget."""
+    # Saved as of the task's start, since the file on the host may change.
     config = out / "configs" / fetched.name
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_bytes(fetched.config)
@@ -103,7 +103,7 @@ def requests_of(
 
 
 def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> Generator | None:
-    """As in the legacy tool: a space file that exists is the space, and must be of the same problem."""
+    """As in the legacy tool: if there is a space file, it defines the space, and must be for the same problem."""
     if fetched.space is None:
         return config.generator
     where = f"group {group.name}: the space file of {fetched.name}"
@@ -117,7 +117,7 @@ def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> G
     return listed.generator
 
 
-ON_BUILDER = "_cluster_run"  # where the legacy tool put them, in the builder's folder
+ON_BUILDER = "_cluster_run"  # the legacy tool's location, in the builder's folder
 
 
 class OnDevice(Study):
@@ -128,7 +128,7 @@ class OnDevice(Study):
         self._slot, self._card = slot, card
 
     def _here(self, conditions: Mapping[str, Json]) -> bool:
-        # Ray may give any card to any slot; without cards, only slots are known.
+        # Ray may assign any card to any slot; without cards, only slots are known.
         card = conditions.get("card")
         return conditions.get("slot") == self._slot if card is None else card == str(self._card)
 
@@ -147,7 +147,7 @@ def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
 
 
 def copy_to_builder(files: list[Path], group: WorkGroup, password: Ask) -> str | None:
-    """Copy result files to the host that built; returns what went wrong, if anything."""
+    """Copy result files to the host that built; returns the problem, if any."""
 
     async def copy() -> None:
         async with reach(group.builder, password) as machine:

@@ -1,1 +1,1 @@
-"""Files and calls of other tuners."""
+"""Files and APIs of other tuners."""

@@ -1,4 +1,4 @@
-"""Heron's case files: operators, each with a list of numbers, and how they are tuned.
+"""Heron's case files: operators, each with a list of numbers, and the settings for tuning them.
 
 {"config": {"method": "CGA", "max_trials": 2000, "in_dtype": "float16", "cases": {"C1": ["c2d", [16, 56, ...], 3]}}}
 
@@ -41,7 +41,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "c3d": ("N", "D", "H", "W", "CI", "CO", "kd", "kh", "kw", "stride", "pad", "dilation"),
     "t2d": (*_IMAGE, "out_pad"),
 }
-# deepgen's names of these operators; the others have the same ones.
+# deepgen's names of these operators; the others have the same names.
 _OURS = {"c1d": "conv1d", "c2d": "conv2d", "dil": "dilated_conv2d", "c3d": "conv3d", "t2d": "conv_transpose2d"}
 _METHODS = {"CGA": "constrained_ga", "RAND": "random"}
 _NEEDED = ("cases", "in_dtype", "out_dtype")
@@ -61,7 +61,7 @@ class HeronFormat(FileFormat):
 
 
 def read(document: Document) -> TuningFile:
-    """The cases as operators, and what the file says of their tuning."""
+    """The cases as operators, and the file's settings for tuning them."""
     data, where = document.data, document.name
     config = data["config"]
     for key in _NEEDED:
@@ -81,7 +81,7 @@ def read(document: Document) -> TuningFile:
     if method is not None and not (isinstance(method, str) and method in _METHODS):
         raise BadInput(f"config.method is {method!r}", where=where, allowed="one of " + ", ".join(_METHODS))
     trials, number, repeat, run_seconds, build_seconds = (_count(config, key, where) for key in _COUNTS)
-    # Heron times `repeat` times `number` runs in a row; here each run is timed.
+    # Heron times `repeat` batches of `number` runs; here each run is timed.
     runs = None if number is None and repeat is None else (number or 1) * (repeat or 1)
     return TuningFile(
         document.path,
@@ -97,7 +97,7 @@ def read(document: Document) -> TuningFile:
 
 
 def _counted(cases: Sequence[tuple[Operator, int | None]]) -> dict[Operator, int]:
-    """How often a network has each layer, where the file says so."""
+    """How often a network has each layer, if the file says so."""
     if all(count is None for _, count in cases):
         return {}
     counts = dict.fromkeys((operator for operator, _ in cases), 0)
@@ -152,9 +152,9 @@ def _count(config: Mapping[str, Any], key: str, where: str) -> int | None:
 
 
 def write_case(study: Study) -> None:
-    """Copies for other programs of what the journal holds, in the folder `case` of a study.
+    """Write copies of the journal's data for other programs, in the folder `case` of a study.
 
-    They are constraints.json, records.jsonl, statistics.json and, where rules made the winner, schedule.txt.
+    They are constraints.json, records.jsonl, statistics.json and, if rules generated the winner, schedule.txt.
     """
     summary = study.summary()
     files = {

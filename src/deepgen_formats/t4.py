@@ -1,4 +1,4 @@
-"""The benchmark hub's T4 format: what was measured of each config, in milliseconds, and how long everything took.
+"""The benchmark hub's T4 format: the measurements of each config, in milliseconds, and how long every step took.
 
 Counts that replace times are written as counts, with their unit.
 """
@@ -30,7 +30,7 @@ _TIMES = {
 
 
 def of_study(study: Study, count: int = 0) -> JsonObject:
-    """All ended trials of a study, in their order, however many of the best are asked for."""
+    """All ended trials of a study in order, regardless of `count`."""
     return document([_of_trial(trial, study.target) for trial in study.trials()])
 
 
@@ -66,7 +66,7 @@ def _of_trial(trial: Trial, target: Target) -> JsonObject:
 
 
 def from_row(result: Mapping[str, Any], knobs: Sequence[str], objective: str) -> JsonObject:
-    """A row of Kernel Tuner's `results`: what is neither a parameter nor a time of the tuner was measured."""
+    """A row of Kernel Tuner's `results`: everything except parameters and the tuner's own times is a measurement."""
     aside = {*knobs, *_TIMES.values(), "timestamp", "times", "__error__"}
     error = type(result["__error__"]).__name__ if "__error__" in result else ""
     kinds = {"": "correct", "CompilationFailedConfig": "compile", "InvalidConfig": "constraints"}

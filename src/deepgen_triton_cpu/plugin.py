@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def toolchain(target: Target, paths: Mapping[str, str]) -> Toolchain:
-    """Triton, with the compiler of the C that its kernels become."""
+    """Triton, with the compiler for the C code of its kernels."""
     from deepgen.extend import toolchain_for, triton_for
     from deepgen_triton_cpu.toolchain import TritonCpu
 
@@ -24,7 +24,7 @@ def lowering() -> Lowering:
 
 
 def activate() -> None:
-    """Makes the CPU the device that Triton's calls run on; `import deepgen.triton_cpu` does so."""
+    """Make the CPU the device that Triton's calls run on; `import deepgen.triton_cpu` does so."""
     from deepgen.extend import Missing, install_extra
 
     try:

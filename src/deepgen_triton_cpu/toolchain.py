@@ -1,4 +1,4 @@
-"""Triton kernels for CPUs: Triton's IR becomes C in a separate process, and a C compiler builds it."""
+"""Triton kernels for CPUs: a separate process lowers Triton's IR to C, and a C compiler builds it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TritonCpu:
         return self.compiler.assembly(lowered, target, folder)
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
-        """The C goes along: nobody needs Triton to build it again."""
+        """The recipe includes the C code, so that Triton is not needed to build it again."""
         with tempfile.TemporaryDirectory() as folder, Group() as group:
             lowered = self._lowered(kernel, Path(folder), BuildLimits(), group)
         recipe = self.compiler.recipe(lowered, target)

@@ -1,4 +1,4 @@
-"""VTA, the Versatile Tensor Accelerator, simulated: its matrix instruction, buffers and clock as data.
+"""VTA, the Versatile Tensor Accelerator, for simulation: its matrix instruction, buffers and clock as data.
 
 Sources: the paper (Moreau et al., "A Hardware-Software Blueprint for Flexible Deep Learning Specialization",
 arXiv:1807.04188) for the modules and their instructions; the repository apache/tvm-vta for numbers:
@@ -28,7 +28,7 @@ class Vta(Target):
 
     languages: ClassVar[tuple[str, ...]] = ("vta",)
     runner: ClassVar[str] = "vta"
-    computes: ClassVar[bool] = False  # only the simulator has its results
+    computes: ClassVar[bool] = False  # results exist only in the simulator
     simulated: ClassVar[bool] = True
 
     block: int = 16  # LOG_BLOCK 4
@@ -38,11 +38,11 @@ class Vta(Target):
     accumulator_bytes: int = 128 << 10  # LOG_ACC_BUFF_SIZE 17
     micro_op_bytes: int = 32 << 10  # LOG_UOP_BUFF_SIZE 15
     mhz: int = 100  # the board's clock
-    bus_bytes: int = 8  # that memory gives or takes in a cycle: a bus of 64 bits
-    # The sample configurations store results in 8 bits. Here all 32 bits are stored, as a product of i8 needs them.
+    bus_bytes: int = 8  # transferred per cycle: a bus of 64 bits
+    # The sample configurations store results in 8 bits. Here all 32 bits are stored, as products of i8 need them.
     stored_bytes: int = 4
-    memory_latency: int = 32  # cycles until the first bytes of a transfer come; assumed
-    start_cycles: int = 4  # that a module takes to begin an instruction; assumed
+    memory_latency: int = 32  # cycles until the first bytes of a transfer arrive; assumed
+    start_cycles: int = 4  # cycles for a module to start an instruction; assumed
 
     @property
     def bandwidth(self) -> float:
@@ -52,7 +52,7 @@ class Vta(Target):
         return 2 * self.rows * self.block**2 * self.mhz / 1e3 if dtype in ("i8", "i32") else None
 
     def element_bytes(self, buffer: str) -> int:
-        """The bytes of what one address of a buffer holds."""
+        """The bytes at one address of a buffer."""
         sizes = {INPUT: self.rows * self.block, WEIGHT: self.block**2, ACCUMULATOR: 4 * self.rows * self.block}
         return sizes.get(buffer, MICRO_OP_BYTES)
 
@@ -72,7 +72,7 @@ BOARDS: Mapping[str, Vta] = {"pynq": Vta("vta:pynq")}
 
 
 def parse_vta(board: str) -> Vta:
-    """The accelerator on a board; without a name, on the first."""
+    """The accelerator on a board; by default the first board."""
     if (board or "pynq") not in BOARDS:
         raise BadInput(f"unknown target vta:{board}", allowed="one of " + ", ".join(f"vta:{name}" for name in BOARDS))
     return BOARDS[board or "pynq"]
@@ -83,6 +83,6 @@ def kind() -> Kind:
 
 
 def runner(task: Task, options: RunnerOptions) -> Runner:
-    from deepgen_vta.runner import VtaRunner  # here: whoever asks for the kind does not wait for numpy
+    from deepgen_vta.runner import VtaRunner  # imported here, so that looking up the kind does not load numpy
 
     return VtaRunner(task)

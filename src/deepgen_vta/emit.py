@@ -1,4 +1,4 @@
-"""Emits the program of a product with given tiles: its loops as instructions, then tokens that synchronize modules."""
+"""Emits the program of a product with given tiles: its loops as instructions, then tokens that synchronise modules."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def emit(product: Product, tiles: Tiles, target: Vta) -> Program:
 
 
 class _Writer:
-    """The instructions in the order of a single thread of control."""
+    """Writes the instructions in the order of a single thread of control."""
 
     def __init__(self, product: Product, tiles: Tiles) -> None:
         self.product, self.tiles = product, tiles
         self.instructions: list[Instruction] = []
         self.micro_ops: list[MicroOp] = []
-        self._sequences: dict[MicroOp, int] = {}  # the first of each sequence -> where it is
+        self._sequences: dict[MicroOp, int] = {}  # the first micro-op of each sequence -> its index
 
     def write(self) -> None:
         tiles, product = self.tiles, self.product
@@ -64,7 +64,7 @@ class _Writer:
                     self._store(*places[thread], thread)
 
     def _loads(self, at: str, row: int, column: int, piece: int, thread: int) -> None:
-        """What is loaded at this place of the nest, for a tile."""
+        """The loads for a tile at this level of the loop nest."""
         tiles = self.tiles
         if tiles.input_at == at:
             self._load(self.product.left, row * tiles.rows, tiles.rows, at, piece, thread)
@@ -79,7 +79,7 @@ class _Writer:
         )
 
     def _gemm(self, piece: int, thread: int, *, reset: bool) -> None:
-        """Rows outside, columns inside, and micro-ops along the sum."""
+        """Rows in the outer loop, columns in the inner loop, and micro-ops along the sum."""
         tiles = self.tiles
         size = tiles.rows * tiles.columns
         left, left_step = self._operand(tiles.input_at, tiles.rows, piece, thread)
@@ -90,7 +90,7 @@ class _Writer:
         self.instructions.append(Gemm(reset, first, last, tiles.rows, tiles.columns, steps))
 
     def _operand(self, at: str, rows: int, piece: int, thread: int) -> tuple[int, int]:
-        """Where a piece of a matrix begins in its buffer, and how far apart its rows are."""
+        """The start of a piece of a matrix in its buffer, and the stride of its rows."""
         if at == SUM:
             return thread * rows * self.tiles.depth, self.tiles.depth
         kept = 0 if at == OUTER else thread * rows * self.product.depth
@@ -111,10 +111,11 @@ class _Writer:
 
 
 def with_tokens(program: Program, target: Vta) -> tuple[Instruction, ...]:
-    """The instructions with the tokens that make them do what they do one after the other.
+    """The instructions with the tokens that enforce their order.
 
-    An instruction waits for the last one of another module that touched what it touches, unless it, or one before it in
-    its module, has waited for that or for a later one. So the tokens of a queue are taken in the order they are given.
+    An instruction waits for the last one of another module that accessed the same places, unless it, or an earlier one
+    of its module, has already waited for that or for a later one. So the tokens of a queue are taken in the order in
+    which they are given.
     """
     marks: list[tuple[list[str], list[str]]] = [([], []) for _ in program.instructions]  # waits, signals
     touched = Touched(target)

@@ -25,7 +25,7 @@ from deepgen_vta.space import MOST_INSTRUCTIONS, OUTER, ROWS, SUM, TILE, Product
 
 
 class VtaRules:
-    """Schedules by rules, on VTA."""
+    """The schedule rules family on VTA."""
 
     name = "vta"
 
@@ -75,7 +75,7 @@ def _served(operator: Operator, target: Target) -> tuple[Product, Vta]:
 
 @lru_cache(maxsize=16)
 def _space(served: Product, target: Vta) -> Space:
-    """For looking only: whoever tunes gets one of their own."""
+    """Cached and read-only: tuning gets a separate space."""
     return space(VtaRules.name, served, target)
 
 

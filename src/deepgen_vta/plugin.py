@@ -1,4 +1,4 @@
-"""The VTA plug-in's entry points; `chip.py` has what bundles need, which only measure. Imports are lazy."""
+"""The VTA plug-in's entry points; what bundles need for measuring is in `chip.py`. Imports are lazy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """VTA programs as data: images of tensors in memory, micro-ops, and instructions of three modules.
 
 Addresses count elements of a buffer: a block of a row of inputs or results, a block x block tile of weights. The
-modules run at the same time, each its own instructions in order. An instruction `waits` for a token from a neighbouring
-module in each queue that it names, and when it is done it `signals` with a token in each of these.
+modules run concurrently, each executing its own instructions in order. An instruction `waits` for a token from a
+neighbouring module in each queue that it names, and when it is done it `signals` by adding a token to each of the named
+queues.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from deepgen.extend import BadInput, foreign
 from deepgen_vta.chip import ACCUMULATOR, BUFFERS, INPUT, MICRO_OP, WEIGHT, Vta
 
 LOAD, COMPUTE, STORE = MODULES = ("load", "compute", "store")
-# The queues of tokens, by who gives and who takes.
+# The queues of tokens, with the module that gives and the one that takes.
 QUEUES = {f"{a}>{b}": (a, b) for a, b in ((LOAD, COMPUTE), (COMPUTE, LOAD), (COMPUTE, STORE), (STORE, COMPUTE))}
 MICRO_OPS = "micro_ops"  # the name of their image
 Places: TypeAlias = "NDArray[np.int64]"
@@ -29,7 +30,7 @@ MicroOp: TypeAlias = "tuple[int, int, int]"  # addresses of accumulator, input a
 
 @dataclass(frozen=True)
 class Image:
-    """How the host lays a matrix out in memory: rows x columns of a buffer's elements, padded with zeros.
+    """The layout of a matrix in memory: rows x columns of a buffer's elements, padded with zeros.
 
     `axes` are the tensor's dimensions along rows and columns.
     """
@@ -47,7 +48,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Load:
-    """Copy `rows` x `columns` elements, `stride` apart in memory, to consecutive places of a buffer."""
+    """Copy `rows` x `columns` elements, with row stride `stride` in memory, to consecutive places of a buffer."""
 
     image: str
     buffer: str
@@ -76,10 +77,10 @@ class Store:
 
 @dataclass(frozen=True)
 class Gemm:
-    """The micro-ops from `first` up to `last`, in two loops that move their addresses.
+    """The micro-ops from `first` up to `last`, in two loops that advance their addresses.
 
     `steps` are those of accumulator, input and weight in the outer loop, then in the inner one. Each micro-op adds the
-    product of an input and a weight to an accumulator, or sets it to zero where `reset` says so.
+    product of an input and a weight to an accumulator, or sets the accumulator to zero with `reset`.
     """
 
     reset: bool
@@ -115,14 +116,14 @@ class Program:
         return match
 
     def to_text(self) -> str:
-        """As JSON, an instruction a line."""
+        """JSON with one instruction per line."""
         rows = (json.dumps([_NAMES[type(one)], *asdict(one).values()]) for one in self.instructions)
         head = {"images": [asdict(image) for image in self.images], "micro_ops": self.micro_ops}
         return f'{json.dumps(head)[:-1]}, "instructions": [\n' + ",\n".join(rows) + "\n]}\n"
 
     @staticmethod
     def from_text(text: str, where: str) -> Program:
-        """Raises BadInput for anything but a program. Whether it fits a target is checked in `bounds.py`."""
+        """Raises BadInput for anything but a program. `check` tests whether it fits a target."""
         data = foreign.parse(text, where)
         with foreign.shaped(where, "is not a VTA program"):
             images = tuple(_checked(Image(**{**row, "axes": tuple(row["axes"])})) for row in data["images"])
@@ -140,7 +141,7 @@ def _instruction(row: list[Any]) -> Instruction:
 
 
 def _checked(parsed: T) -> T:
-    """What was read, if every field is of its type and every number an address or a count."""
+    """The parsed object, if every field has its type and every number is a valid address or count."""
     for field in fields(parsed):
         value = getattr(parsed, field.name)
         if field.type in ("int", "str", "bool"):
@@ -179,7 +180,7 @@ class Access:
 
 
 def accesses(program: Program, instruction: Instruction) -> Iterable[Access]:
-    """What an instruction does to the buffers. Memory is left out: programs read one part of it and write another."""
+    """An instruction's accesses to buffers. Memory is left out: programs read one part of it and write another."""
     if isinstance(instruction, Gemm):
         accumulators, inputs, weights = gemm_places(program.micro_ops, instruction)
         yield Access(MICRO_OP, np.arange(instruction.first, instruction.last), writes=False)
@@ -217,7 +218,7 @@ def memory_places(instruction: Load | Store) -> Places:
     return places
 
 
-# What the simulator may be asked for: iterations of all loops of a program, and of those of one instruction.
+# Limits for the simulator: iterations of all loops of a program, and of those of one instruction.
 _MOST_ITERATIONS, _MOST_AT_ONCE = 1 << 24, 1 << 17
 _MOST_ELEMENTS = 1 << 24  # of an image
 
@@ -251,14 +252,14 @@ def check(program: Program, target: Vta) -> None:
 
 
 class Touched:
-    """By which instruction of each module each place was last read and last written."""
+    """The instruction of each module that last read and last wrote each place."""
 
     def __init__(self, target: Vta) -> None:
         self._target = target
-        self._last: dict[tuple[str, str, bool], Places] = {}  # what is not here was never touched
+        self._last: dict[tuple[str, str, bool], Places] = {}  # a missing entry was never accessed
 
     def last(self, module: str, buffer: str, places: Places, writes: bool) -> int:
-        """The last instruction that must come before one that reads or writes these places; -1: none."""
+        """The last instruction that must precede one that reads or writes these places; -1: none."""
         kinds = (False, True) if writes else (True,)
         latest = (self._last.get((module, buffer, kind)) for kind in kinds)
         return max((int(one[places].max()) for one in latest if one is not None), default=-1)
@@ -270,7 +271,7 @@ class Touched:
 
 
 def listing(program: Program) -> str:
-    """For people: an instruction a line."""
+    """A readable listing, one instruction per line."""
     return "\n".join(_line(number, one) for number, one in enumerate(program.instructions)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The runner of VTA: programs are simulated in this process, and their cycles are their times."""
+"""The VTA runner: programs are simulated in this process, and their cycles determine their times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepgen_vta.simulator import Array, ProgramFault, Timeline, check_races, el
 
 
 class VtaRunner:
-    """Every program is executed exactly, searched for races, and compared with the reference."""
+    """Executes every program exactly, checks it for races, and compares it with the reference."""
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task.target, Vta):
@@ -62,7 +62,7 @@ class VtaRunner:
         pass
 
     def _tried(self, artifact: Artifact, seed: int, probe: str, shape: int, samples: int) -> Measurement:
-        """The verdict on one run, and its time as often as it is wanted: every run takes the same."""
+        """The verdict on one run, with its time repeated as samples: every run takes the same time."""
         text = foreign.read_bytes(Path(artifact.binary)).decode()
         try:
             program = Program.from_text(text, artifact.binary)
@@ -82,7 +82,7 @@ class VtaRunner:
         return Measurement(Verdict.CORRECT, samples=(seconds,) * samples, error=0.0, conditions=conditions)
 
     def _fits(self, program: Program, shape: int) -> bool:
-        """Whether the images are as large as the tensors, up to whole blocks."""
+        """Whether the images have the sizes of the tensors, rounded up to whole blocks."""
         shapes = {tensor.name: tensor.shape for tensor in self.task.shapes[shape].tensors()}
         return {image.tensor for image in program.images} == set(shapes) and all(
             len(shapes[image.tensor]) == 2
@@ -96,7 +96,7 @@ class VtaRunner:
         )
 
     def _wrong(self, program: Program, order: Timeline, seed: int, probe: str, shape: int) -> str | None:
-        """What is wrong with the results, if anything is."""
+        """What is wrong with the results, if anything."""
         operator = self.task.shapes[shape]
         inputs, want = self._drawn(seed, probe, shape)
         results = execute(program, order, self._vta, inputs)

@@ -1,16 +1,16 @@
 """A simulator of VTA: what a program computes, whether its modules race, and how many cycles it takes.
 
-When each instruction of a program runs (`timeline`): three modules, four queues of tokens, one bus. A module begins an
-instruction when it has finished the one before and has a token from every queue that the instruction waits for; that
-takes `start_cycles`. A transfer then waits `memory_latency`, and for the bus, which moves `bus_bytes` a cycle for one
-transfer at a time, each row in whole cycles. A GEMM takes a cycle for each micro-op of each iteration of its loops.
-Tokens are given at the end. Instructions are fetched in time, and queues have room for all tokens.
+When each instruction of a program runs (`timeline`): three modules, four queues of tokens, one bus. A module starts an
+instruction when it has finished the previous one and has a token from every queue that the instruction waits for;
+starting takes `start_cycles`. A transfer then waits `memory_latency`, and for the bus, which moves `bus_bytes` per
+cycle for one transfer at a time, each row in whole cycles. A GEMM takes one cycle for each micro-op of each iteration
+of its loops. Tokens are given at the end. Instructions are always fetched in time, and queues have room for all tokens.
 
-Modules race (`check_races`) where two instructions touch a place, one of them writes it, and no tokens put them in
-order. Each instruction has a clock: how far each module had surely come when it began. One that touched a place before
-must lie within the clock of the next that does. So a race is found whichever of the two happened to run first.
+Modules race (`check_races`) if two instructions access a place, one of them writes it, and no tokens order them. Each
+instruction has a vector clock: how far each module is known to have come when it began. An earlier access to a place
+must be within the clock of the next one. So a race is found whichever of the two happened to run first.
 
-What it computes (`execute`): buffers and memory are arrays, and instructions run one after the other, exactly.
+What it computes (`execute`): buffers and memory are arrays, and instructions run sequentially and exactly.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from deepgen_vta.program import (
 
 
 class ProgramFault(Exception):
-    """A program that hangs or races. Never shown to a user: it becomes a verdict."""
+    """A program that hangs or races. Never shown to a user: it is converted to a verdict."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One instruction: its number in the program, and from whom it took tokens, as numbers too."""
+    """One instruction: its number in the program, and the numbers of those that gave it tokens."""
 
     number: int
     after: tuple[int, ...]
@@ -57,11 +57,11 @@ class Run:
 class Timeline:
     runs: tuple[Run, ...]  # in the order in which they begin
     cycles: int
-    busy: Mapping[str, int]  # cycles that each module worked
+    busy: Mapping[str, int]  # cycles in which each module worked
 
 
 def timeline(program: Program, target: Vta) -> Timeline:
-    """Raises ProgramFault where a module waits for a token that never arrives."""
+    """Raises ProgramFault if a module waits for a token that never arrives."""
     waiting = {name: deque[int]() for name in MODULES}
     for number, instruction in enumerate(program.instructions):
         waiting[module(instruction)].append(number)
@@ -94,7 +94,7 @@ def timeline(program: Program, target: Vta) -> Timeline:
 
 
 def _beats(transfer: Instruction, target: Vta) -> int:
-    """The cycles that a transfer has the bus."""
+    """The cycles for which a transfer occupies the bus."""
     assert not isinstance(transfer, Gemm)
     if isinstance(transfer, Store):
         element = target.element_bytes(ACCUMULATOR) // 4 * target.stored_bytes
@@ -125,18 +125,18 @@ def check_races(program: Program, order: Timeline, target: Vta) -> None:
 
 
 Array = NDArray[Any]
-_UNWRITTEN = -0x21524111  # what buffers and results hold before anything is written there
+_UNWRITTEN = -0x21524111  # initial content of buffers and results
 
 
 def execute(program: Program, order: Timeline, target: Vta, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The results, from the tensors that are given by name. The shapes of results are those of their images."""
+    """The results for the inputs given by name. Results have the shapes of their images."""
     memory = {image.tensor: _laid_out(image, target, inputs.get(image.tensor)) for image in program.images}
     shapes = {INPUT: (target.rows, target.block), WEIGHT: (target.block, target.block)}
     buffers: dict[str, Array] = {
         name: np.full((target.depth(name), *shape), 0x55, np.int8) for name, shape in shapes.items()
     }
     accumulators = np.full((target.depth(ACCUMULATOR), target.rows, target.block), _UNWRITTEN, np.int32)
-    loaded = np.zeros(target.depth(MICRO_OP), np.int64) - 1  # which of the program's micro-ops is at a place
+    loaded = np.zeros(target.depth(MICRO_OP), np.int64) - 1  # the index of the program's micro-op at each place
     for run in order.runs:
         one = program.instructions[run.number]
         if isinstance(one, Gemm):
@@ -170,7 +170,7 @@ def element(image: Image, target: Vta) -> tuple[int, int]:
 
 
 def _laid_out(image: Image, target: Vta, matrix: Array | None) -> Array:
-    """A matrix as the host writes it to memory: elements of its buffer, row by row."""
+    """A matrix in the memory layout written by the host: elements of its buffer, row by row."""
     if image.buffer == ACCUMULATOR:
         return np.full((image.size, target.rows, target.block), _UNWRITTEN, np.int32)
     assert matrix is not None, "inputs and weights are given"

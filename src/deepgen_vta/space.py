@@ -27,18 +27,18 @@ from deepgen_vta.program import Image
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product as VTA sees it: extents in rows and blocks, and the images of its tensors."""
+    """A matrix product in VTA's terms: extents in rows and blocks, and the images of its tensors."""
 
     rows: int
-    columns: int  # blocks of them
-    depth: int  # blocks that are added up
+    columns: int  # in blocks
+    depth: int  # blocks along the sum
     left: Image
     right: Image
     result: Image
 
 
 def product(expression: Expression, target: Vta) -> Product | None:
-    """The expression as a product of two i8 matrices with sums in i32, in any layout; None: it is something else."""
+    """The expression as a product of two i8 matrices with sums in i32, in any layout; None if it is something else."""
     if len(expression.outputs) != 1 or len(expression.tensors) != 2:
         return None
     output = expression.outputs[0]
@@ -70,7 +70,7 @@ def product(expression: Expression, target: Vta) -> Product | None:
 
 
 def _axes(read: Read, along: str, over: str) -> tuple[int, int] | None:
-    """The dimensions of a matrix that two axes go along, if it is read so."""
+    """The dimensions of a matrix that two axes index, if it is read that way."""
     names = [plain(index) for index in read.indices]
     return (names.index(along), names.index(over)) if sorted(map(str, names)) == sorted((along, over)) else None
 
@@ -82,13 +82,13 @@ MOST_INSTRUCTIONS = 1024
 
 @dataclass(frozen=True)
 class Tiles:
-    """A config, read."""
+    """A config in parsed form."""
 
     rows: int
     columns: int
     depth: int
     threads: int
-    outer: str  # which loop over tiles is outside
+    outer: str  # the outermost loop over tiles
     input_at: str
     weight_at: str
 
@@ -136,7 +136,7 @@ def space(name: str, product: Product, target: Vta) -> Space:
 
 
 def _memory(space: Space, product: Product, target: Vta, pieces: Expr) -> None:
-    """What lives together fits: each scope's limit."""
+    """Buffers hold everything that is live at the same time: each scope's limit."""
     knob = {one.name: knob_ref(one.name) for one in space.knobs}
     threads, depth = knob["VIRTUAL_THREADS"], knob["TILE_SUM"]
     for buffer, tile, at in (
@@ -158,7 +158,9 @@ def _loads(at: Expr, tiles: Expr, pieces: Expr, along: Expr) -> Expr:
 
 
 def default(space: Space, product: Product) -> dict[str, Value]:
-    """Two virtual threads and the largest tiles that fit, of which one gives the next more to do than to load."""
+    """Two virtual threads and the largest tiles that fit, such that a tile has more to compute than the next has to
+    load.
+    """
     choices: list[dict[str, Value]] = [
         {
             "TILE_ROWS": r,

@@ -1,4 +1,4 @@
-"""The VTA toolchain: a program is checked against the target's buffers and stored as it is."""
+"""The VTA toolchain: a program is checked against the target's buffers and stored unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINARY = "kernel.vta"
 
 @dataclass(frozen=True)
 class VtaToolchain:
-    """Builds programs as `deepgen_vta/program.py` describes them."""
+    """Builds the programs defined in `deepgen_vta/program.py`."""
 
     name: str = "vta"
     version: str = "1"
@@ -25,7 +25,7 @@ class VtaToolchain:
         return f"{self.name}-{self.version}"
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
-        # Here: whoever looks for another toolchain does not wait for numpy.
+        # Imported here, so that looking up another toolchain does not load numpy.
         from deepgen_vta.program import Program, check, module
 
         if not isinstance(target, Vta):

@@ -1,4 +1,4 @@
-"""A baseline as a user would write it, in a file of its own."""
+"""A baseline as a user would write it, in a separate file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COPYING = 0.05  # seconds
 
 
 class Einsum:
-    """numpy.einsum, which is no fast way to multiply matrices."""
+    """numpy.einsum, which is a slow way to multiply matrices."""
 
     name = "einsum"
 
@@ -27,7 +27,7 @@ class Einsum:
 
 
 def multiplied(A: Any, B: Any, M: int) -> Any:
-    """A function alone."""
+    """A plain function."""
     assert len(A) == M
     return A @ B
 
@@ -37,7 +37,7 @@ def misnamed(left: Any) -> Any:
 
 
 class SlowCopy(Einsum):
-    """The same with a new result, which takes long to copy."""
+    """The same with a new result that takes long to copy."""
 
     name = "slow_copy"
 
@@ -52,7 +52,7 @@ class SlowCopy(Einsum):
 
 
 class Copied(Einsum):
-    """The same, as if on copies."""
+    """The same, presented as running on copies."""
 
     name = "copied"
 

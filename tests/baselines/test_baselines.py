@@ -1,4 +1,4 @@
-"""Baselines compute the same operator on the same buffers, and say why where they cannot."""
+"""Baselines compute the same operator on the same buffers, and give a reason if they cannot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_baseline_gives_the_reference_wherever_it_says_it_can_run(operator:
         tensors: dict[str, Array] = {**{k: v.copy() for k, v in inputs.items()}}
         tensors.setdefault("C", np.full(output.shape, 3, output.dtype.numpy()))
         baselines.by_name(name).prepare(operator, tensors, 1)()
-        # Each rounding of a result that is rounded more than once may add one unit in the last place.
+        # A result that is rounded more than once may be off by one more unit in the last place per rounding.
         found = compare(tensors["C"], want, output.dtype, operator.tolerance("C"))
         assert found.error <= (1.0 if operator.activation == "none" else 3.0), f"{name}: {found}"
         for given, array in inputs.items():
@@ -59,7 +59,7 @@ def test_each_baseline_gives_the_reference_wherever_it_says_it_can_run(operator:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_what_torch_compiles_gives_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uncompiled: that takes half a minute here."""
+    """Uncompiled, because compiling takes half a minute here."""
     monkeypatch.setattr("torch.compile", lambda function, **_: function)
     operator = gemm(16, 32, 24, layout="nt", bias=True, activation="relu")
     inputs = operator.inputs(seed=3)
@@ -138,12 +138,12 @@ def test_tvm_gives_the_reference(layout: str, monkeypatch: pytest.MonkeyPatch) -
     try:
         baselines.by_name("tvm").prepare(operator, tensors, 1)()
     finally:
-        os.sched_setaffinity(0, cores)  # TVM's pool of threads puts whoever calls it on one core
+        os.sched_setaffinity(0, cores)  # TVM's thread pool pins its caller to one core
     np.testing.assert_allclose(tensors["C"], operator.reference(inputs)["C"].values, rtol=1e-4, atol=1e-5)
 
 
 def aligned(array: Array) -> Array:
-    """A copy at a multiple of 64 bytes, as the worker's buffers are."""
+    """A copy aligned to 64 bytes, like the worker's buffers."""
     raw = np.zeros(array.nbytes + 64, np.uint8)
     skip = -raw.ctypes.data % 64
     copy: Array = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -161,7 +161,7 @@ def test_some_take_part_by_name_only() -> None:
 
 @pytest.mark.skipif(find_spec("triton") is None or find_spec("torch") is None, reason="needs triton and torch")
 def test_the_product_in_triton_gives_the_reference(tmp_path: Path) -> None:
-    """By Triton's interpreter, which is switched on when Triton is imported."""
+    """With Triton's interpreter, which must be enabled before Triton is imported."""
     script = tmp_path / "interpreted.py"
     script.write_text(
         "import torch\n"

@@ -1,4 +1,4 @@
-"""Expressions are compared with torch and numpy, by the calls that somebody would write."""
+"""Expressions are compared with torch and numpy, through the calls that a user would write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of GEMM: a race is measured and kept, and what misses its bar is seen and run again."""
+"""The GEMM benchmark: a race is measured and stored, and those that miss their bar are shown and rerun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Baselines passed as objects: raced like any other, found again by the command line, refused in words."""
+"""Baselines passed as objects: raced like any other, found again by the command line, refused with a message."""
 
 from __future__ import annotations
 

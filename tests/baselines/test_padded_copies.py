@@ -1,4 +1,4 @@
-"""Where cuBLASLt has no kernel it multiplies padded copies, under a name that says so: on a device made of numpy."""
+"""If cuBLASLt has no kernel it multiplies padded copies, and its name says so: on a device emulated in numpy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HostDriver:
 
     def __init__(self, api: object = None) -> None:
         self.held: dict[int, Any] = {}
-        self.copies: list[tuple[int, int]] = []  # bytes from row to row, before and after
+        self.copies: list[tuple[int, int]] = []  # row strides in bytes, before and after
         self.library = {"cuMemcpy3DAsync_v2": self._copy}
 
     def alloc(self, size: int) -> int:
@@ -62,7 +62,7 @@ class HostDriver:
 
 
 class PickyHandle:
-    """cuBLASLt with kernels for aligned rows only, and with sums over a multiple of 16 only."""
+    """A cuBLASLt with kernels only for aligned rows, and only for sums over a multiple of 16."""
 
     sums = 16
 
@@ -94,7 +94,7 @@ class PickyHandle:
 
 
 def _array(address: Any, layout: Any) -> Any:
-    """The matrices at an address as rows, as the column-major layout says."""
+    """The matrices at an address as rows, according to the column-major layout."""
     kind, columns, rows, leading, batch, stride = layout
     size = np.dtype(NUMPY[kind]).itemsize
     raw = (ctypes.c_char * (((batch - 1) * stride + (rows - 1) * leading + columns) * size)).from_address(address.value)
@@ -124,7 +124,7 @@ def seconds(run: Callable[[], None]) -> float:
 def computed(operator: Gemm) -> tuple[Any, Callable[[], None]]:
     """The result, and the call."""
     inputs = operator.inputs(seed=5)
-    inputs |= {name: one % 1000 for name, one in inputs.items() if name == "C"}  # or three times as much overflows
+    inputs |= {name: one % 1000 for name, one in inputs.items() if name == "C"}  # three times as much must not overflow
     shape = (operator.batch, operator.m, operator.n) if operator.batch > 1 else (operator.m, operator.n)
     arrays = {"C": np.full(shape, 7, np.int32), **{name: np.array(one) for name, one in inputs.items()}}
     tensors = {name: SimpleNamespace(address=array.ctypes.data) for name, array in arrays.items()}
@@ -133,7 +133,7 @@ def computed(operator: Gemm) -> tuple[Any, Callable[[], None]]:
         arrays[name][...] = inputs[name]
     call()
     np.testing.assert_array_equal(arrays["C"], operator.reference(inputs)["C"].values)
-    call()  # on what is in the copies by now
+    call()  # with the copies as they are now
     if not operator.beta:
         np.testing.assert_array_equal(arrays["C"], operator.reference(inputs)["C"].values)
     return arrays["C"], call
@@ -172,7 +172,7 @@ def test_forms_of_copies() -> None:
     odd = gemm(100, 63, 267, dtype="f8e4m3", layout="nt")
     forms = [(form.m, form.n, form.k, matrices["C"]) for form, matrices in padded_forms(odd)]
     assert forms == [(100, 63, 267, (100, 63, 64)), (100, 64, 272, (100, 64, 64)), (112, 64, 272, (112, 64, 64))]
-    eight = gemm(96, 24, 267, dtype="f8e4m3", layout="nt")  # rows of C have 48 bytes, but not a multiple of 16 numbers
+    eight = gemm(96, 24, 267, dtype="f8e4m3", layout="nt")  # rows of C have 48 bytes, but not a multiple of 16 elements
     assert [(form.n, form.k) for form, _ in padded_forms(eight)] == [(24, 267), (24, 272), (32, 272)]
     assert not list(padded_forms(gemm(112, 64, 272, dtype="f8e4m3", layout="nt")))
     assert stored(odd) == {"A": (100, 267, 267), "B": (63, 267, 267), "C": (100, 63, 63)}

@@ -1,4 +1,4 @@
-"""The cases of the benchmark of rules are operators that exist, and torch has a call for most of them."""
+"""The cases of the rules benchmark are existing operators, and torch has a call for most of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch beside operators that are told by words, on the CPU: the same results, and words where it has no call."""
+"""torch as a baseline of operators given by words, on the CPU: the same results, and a message if torch has no call."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_packed_weights_are_shown_beside_kernels_that_pack_ahead(tmp_path: Path)
 def test_cudnn_is_compared_in_both_orders(layout: str) -> None:
     words = {**CONVOLUTION, "H": 9, "W": 8, "k": (1, 7), "pad": (0, 3), "layout": layout}
     fused = made("conv2d", {**words, "epilogue": "bias,relu"})
-    assert [*baselines.find(fused, targets.resolve("cuda:sm_90a"))][:1] == ["torch-gpu"]  # cuDNN, and calls after it
+    assert [*baselines.find(fused, targets.resolve("cuda:sm_90a"))][:1] == ["torch-gpu"]  # cuDNN, then separate calls
     for operator in (made("conv2d", words), made("dilated_conv2d", words)):
         able = baselines.find(operator, targets.resolve("cuda:sm_90a"))
         name = {"nhwc": "cudnn-nhwc", "nchw": "cudnn"}[layout]

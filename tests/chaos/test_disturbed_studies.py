@@ -1,6 +1,6 @@
-"""Studies that are killed, suspended, starved of disk and misled about the time: nothing is lost, and nothing is twice.
+"""Studies that are killed, suspended, starved of disk space and given wrong clocks: nothing is lost or duplicated.
 
-`benchmarks/chaos.py` does this for as long as one likes; here it strikes a few times on each engine.
+`benchmarks/chaos.py` does this for any length of time; here there are a few faults on each engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def disturbed(tmp_path: Path, settings: str, *options: str) -> dict[str, Any]:
-    """What a chaos run says of itself. Its races and calls take no longer than those of other tests."""
+    """The report of a chaos run. Its races and calls take no longer than those of other tests."""
     out, limits = tmp_path / "chaos.json", tmp_path / "limits.toml"
     limits.write_text(settings)
     command = [
@@ -49,7 +49,7 @@ def kinds(*names: str) -> list[str]:
 
 @pytest.mark.slow
 def test_on_this_machine(tmp_path: Path, settings_text: str) -> None:
-    """Each new start of the command costs seconds, so only one fault must end it."""
+    """Each restart of the command costs seconds, so only one fault may end it."""
     struck = kinds("kill everything", "studies full", "clock jump")
     size = ("--faults", "3", "--minutes", "0.15", "--trials", "4")
     results = disturbed(tmp_path, settings_text, "--engine", "local", *size, *struck)

@@ -1,4 +1,4 @@
-"""The faults of a chaos run: which come, and when."""
+"""The faults of a chaos run: which are injected, and when."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def scene(**fields: Any) -> Scene:
 
 
 def test_a_fault_that_finds_nobody_waits_for_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All faults that were asked for hit, those that are seldom possible too."""
+    """All requested faults hit, including those that are rarely possible."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: clock.now))
     there = Kind("kill tuner", "kill", 1, lambda _: Struck("tuner"))
-    # A compiler is there for a tenth of a second in every three.
+    # A compiler exists for a tenth of a second in every three.
     seldom = Kind("kill compiler", "kill", 1, lambda _: Struck("compiler") if clock.now % 3.0 < 0.1 else None)
     faults = Schedule([there, seldom], 60, seconds=300.0, overtime=150.0, chance=Random(2))
     while not faults.over:
@@ -47,7 +47,7 @@ def test_what_cannot_hit_ends_with_the_overtime(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_clusters_clock_is_set_back_by_seconds_only() -> None:
-    """Ray stands still for as long as a clock is set back."""
+    """Ray stalls for as long as the clock is set back."""
     [jump] = [kind for kind in kinds.EVERYWHERE if kind.name == "clock jump"]
     clock = [0]
     place = SimpleNamespace(clock=lambda: clock[-1], set_clock=clock.append)

@@ -1,4 +1,4 @@
-"""Small operators of every kind that rules know, as expressions."""
+"""Small operators of every kind that rules support, as expressions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def depthwise(size: int, channels: int, stride: int = 1, *, nchw: bool = False) 
 
 
 def pool(rows: int, cols: int, dtype: str = "f32") -> Expression:
-    """The largest of three neighbours, at every second place: the last of them is the last of the row."""
+    """The maximum of three neighbours at every second index: the last of them is the end of the row."""
     x, r = dg.tensor("x", (rows, 2 * cols + 1), dtype), dg.reduce_axis("r", 3)
     return dg.expression(dg.compute("y", (rows, cols), lambda i, j: dg.max(x[i, 2 * j + r], r)))
 
@@ -141,7 +141,7 @@ def total(count: int) -> Expression:
 
 
 def projections(rows: int, depth: int, columns: tuple[int, int], dtype: str = "f32") -> Expression:
-    """Two products of one matrix, as those that attention begins with."""
+    """Two products of one matrix, like those at the start of attention."""
     sums = {"f32": "f32", "i8": "i32"}[dtype]
     x = dg.tensor("x", (rows, depth), dtype)
 
@@ -161,7 +161,7 @@ def layers(rows: int, first: int, hidden: int, last: int) -> Expression:
 
 
 def attention(queries: int, keys: int, depth: int, columns: int) -> Expression:
-    """Shares by a softmax of products, which are multiplied once more: each is read for all columns."""
+    """Products weighted by a softmax and multiplied again: each weight is read for all columns."""
     q, k, v = dg.tensor("q", (queries, depth)), dg.tensor("k", (keys, depth)), dg.tensor("v", (keys, columns))
     d, j = dg.reduce_axis("d", depth), dg.reduce_axis("j", keys)
     products = dg.compute("products", (queries, keys), lambda i, n: dg.sum(q[i, d] * k[n, d], d))
@@ -172,7 +172,7 @@ def attention(queries: int, keys: int, depth: int, columns: int) -> Expression:
 
 
 def transposed(rows: int, cols: int, dtype: str = "f32") -> Expression:
-    """With something added that lies as the result does."""
+    """With an addition whose operand has the result's layout."""
     x, bias = dg.tensor("x", (rows, cols), dtype), dg.tensor("bias", (rows,), dtype)
     wide = "i32" if dtype == "i8" else "f32"
     sums = lambda j, i: (x[i, j].cast(wide) + bias[i].cast(wide)).cast(dtype)  # noqa: E731
@@ -180,7 +180,7 @@ def transposed(rows: int, cols: int, dtype: str = "f32") -> Expression:
 
 
 def columns(before: int, rows: int, cols: int, dtype: str = "f32", op: str = "mean") -> Expression:
-    """Reduced along the axis in the middle."""
+    """Reduced along the middle axis."""
     x, r = dg.tensor("x", (before, rows, cols), dtype), dg.reduce_axis("r", rows)
 
     def element(i: Element, j: Element) -> Element:

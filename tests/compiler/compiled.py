@@ -1,6 +1,6 @@
-"""Many lowered functions in one library: one call of the compiler, and a child process that runs them all.
+"""Many lowered functions in one library: one compiler call, and a child process that runs them all.
 
-Every tensor lies at the end of its pages, before one that may not be touched, or at their beginning, after one.
+Every tensor is placed at the end of its pages, before a guard page, or at their start, after one.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def library(functions: Sequence[Function], folder: Path, *flags: str, compiler: 
 def run(
     loaded: Any, n: int, function: Function, inputs: Sequence[Any], threads: int, *, at_end: bool = False
 ) -> list[Any]:
-    """What function n gives. Tensors of every other one lie at the end of their pages, or all of them."""
+    """The results of function n. Tensors of every other function are at the end of their pages, or all of them."""
     arrays = [_guarded(buffer, at_end=at_end or n % 2 == 0) for buffer in function.parameters]
     for array, given in zip(arrays, inputs, strict=False):
-        array[...] = given.reshape(array.shape)  # rules may have joined dimensions
+        array[...] = given.reshape(array.shape)  # rules may have merged dimensions
     for array in arrays[len(inputs) :]:
         array[...] = 77
     scratch = Buffer("", "u8", (function.shared_bytes + threads * function.thread_bytes + 1,), (1,), "global")
@@ -70,7 +70,7 @@ def run(
 
 
 def in_child(work: Callable[[Callable[[str], None]], None]) -> str:
-    """Runs work in a child process: empty when all went well, otherwise what it said last."""
+    """Run work in a child process: empty if all went well, otherwise its last message."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

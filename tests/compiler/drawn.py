@@ -1,8 +1,9 @@
-"""Random expressions of the kinds that people write, in ranks 1 to 5, with sizes from 1 and all dtypes.
+"""Random expressions of kinds that users write, in ranks 1 to 5, with sizes from 1 and all dtypes.
 
-A view is a tensor, or a part of one, as a function of indices: views are transposed, cut, padded, reversed, broadcast,
-joined and reshaped before a stage computes them. Stages are elementwise, reductions along any axes, normalisations,
-scans, windows, contractions and convolutions; what they give is read by others, and may be a result as well.
+A view is a tensor, or a part of one, as a function of indices: views are transposed, sliced, padded, reversed,
+broadcast, concatenated and reshaped before a stage computes them. Stages are elementwise, reductions along any axes,
+normalisations, scans, windows, contractions and convolutions; their results are read by other stages, and may be
+outputs as well.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from deepgen.vocabulary.errors import BadInput
 
 FLOATS, WHOLE = ("f32", "f32", "f32", "f16", "bf16", "f64"), ("i8", "u8", "i16", "i32", "i64")
 SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i64": "i64"}  # others are summed in i32
-LARGEST, MOST_READ = 4096, 1 << 16  # elements of a stage, and of what it is computed from
+LARGEST, MOST_READ = 4096, 1 << 16  # elements of a stage, and of its inputs
 
 
 @dataclass(frozen=True)
 class View:
-    """Elements by their indices."""
+    """Elements as a function of indices."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -35,13 +36,13 @@ class View:
 
 
 def random_expression(random: Random) -> Expression:
-    """One that is legal and whose integers do not overflow whatever its inputs are."""
+    """A legal expression whose integers do not overflow for any inputs."""
     while True:
         try:
             expression = _Drawing(random).expression()
             ExpressionOperator(expression)
             return expression
-        except BadInput:  # as of reads of nothing, overflowing integers, or elements of constants
+        except BadInput:  # such as empty reads, overflowing integers, or elements of constants
             continue
 
 
@@ -76,7 +77,7 @@ class _Drawing:
         return _viewed(operand)
 
     def source(self) -> View:
-        """A stage, or a new tensor; seen in some other way, now and then."""
+        """A stage, or a new tensor; sometimes seen through further views."""
         fresh = not self.stages or self.random.random() < 0.4
         view = self.tensor(self.shape()) if fresh else _viewed(self.random.choice(self.stages[-2:]))
         for _ in range(self.random.choice((0, 0, 1, 1, 2, 3))):
@@ -86,11 +87,11 @@ class _Drawing:
         return view
 
     def like(self, shape: tuple[int, ...], dtype: str) -> View:
-        """Another operand for elements of a shape: broadcast along some axes, or of fewer."""
+        """Another operand for elements of a shape: broadcast along some axes, or with fewer."""
         if self.stages and self.stages[-1].shape == shape and self.random.random() < 0.5:
             return _viewed(self.stages[-1])
         kept = [n for n in range(len(shape)) if self.random.random() < 0.7] or [0]
-        ones = self.random.random() < 0.5  # as numpy broadcasts: of size 1
+        ones = self.random.random() < 0.5  # numpy's broadcasting: with size 1
         sizes = tuple(size if n in kept else 1 for n, size in enumerate(shape) if ones or n in kept)
         of = self.tensor(sizes, dtype if self.random.random() < 0.7 else None)
         return View(
@@ -103,14 +104,14 @@ class _Drawing:
         return replace(view, shape=shape, at=lambda *at: view.at(*(at[order.index(n)] for n in range(len(order)))))
 
     def cut(self, view: View) -> View:
-        """Every n-th element along an axis, from some place on."""
+        """Every n-th element along an axis, from some start."""
         axis = self.random.randrange(len(view.shape))
         start, step = self.random.randrange(view.shape[axis]), self.random.choice((1, 1, 2, 3))
         size = -(-(view.shape[axis] - start) // step)
         return self.along(view, axis, self.random.randint(1, size), lambda i: i * step + start)
 
     def turned(self, view: View) -> View:
-        """An axis in reverse, around a corner, every element twice, or the axis twice."""
+        """An axis reversed, rotated, with every element doubled, or repeated twice."""
         axis = self.random.randrange(len(view.shape))
         size = view.shape[axis]
         way = self.random.randrange(4)
@@ -121,7 +122,7 @@ class _Drawing:
         return self.along(view, axis, 2 * size, (lambda i: i // 2) if way == 2 else (lambda i: i % size))
 
     def flat(self, view: View) -> View:
-        """Two axes as one."""
+        """Two axes merged into one."""
         if len(view.shape) < 2:
             return view
         axis = self.random.randrange(len(view.shape) - 1)
@@ -132,7 +133,7 @@ class _Drawing:
         )
 
     def parted(self, view: View) -> View:
-        """One axis as two."""
+        """One axis split into two."""
         axis = self.random.randrange(len(view.shape))
         parts = [n for n in range(1, view.shape[axis] + 1) if view.shape[axis] % n == 0]
         inner = self.random.choice(parts)
@@ -142,7 +143,7 @@ class _Drawing:
         )
 
     def padded(self, view: View) -> View:
-        """Zeros, or a number, before and after an axis, or after it only."""
+        """Zeros, or a number, before and after an axis, or only after it."""
         axis, before, after = (
             self.random.randrange(len(view.shape)),
             *self.random.choice(((1, 1), (0, 2), (3, 0), (2, 1))),
@@ -209,7 +210,7 @@ class _Drawing:
         kept, wide = [n for n in range(len(view.shape)) if n not in axes], _wide(view.dtype)
         op = self.random.choice(("sum", "sum", "max", "min", *(["prod"] if wide.startswith("f") else [])))
         if op == "prod" and prod(view.shape[n] for n in axes) > 16:
-            op = "sum"  # more factors leave the range of f32, which the reference in f64 does not
+            op = "sum"  # more factors would exceed the range of f32, but not that of the reference in f64
         squared = self.random.random() < 0.3
         self.random.shuffle(kept)
 
@@ -221,7 +222,7 @@ class _Drawing:
         self.stage(tuple(view.shape[n] for n in kept), element)
 
     def normalised(self) -> None:
-        """Softmax, or what is subtracted is the mean, or what is divided by the root of the sum of squares."""
+        """A softmax, or the mean is subtracted, or the elements are divided by the root of the sum of squares."""
         view = self.source()
         axes = self.random.sample(range(len(view.shape)), self.random.randint(1, min(2, len(view.shape))))
         count, wide = prod(view.shape[n] for n in axes), _wide(view.dtype)
@@ -264,7 +265,7 @@ class _Drawing:
         self.stage(shape, element)
 
     def contraction(self) -> None:
-        """Products of two tensors, each with its axes in any order, summed over those that the result lacks."""
+        """Products of two tensors with axes in any order, summed over the axes that are not in the result."""
         roles = self.random.choice(
             ("ik kj", "ik jk", "ki kj", "bik bkj", "bik kj", "ik k", "k k", "abik abkj", "iak akj")
         )
@@ -289,7 +290,7 @@ class _Drawing:
         self.stage(tuple(sizes[axis] for axis in kept), element)
 
     def convolution(self) -> None:
-        """Of one to three dimensions, in odd sizes, channels first or last, with groups; padding in place or stored."""
+        """In one to three dimensions, odd sizes, channels first or last, with groups; padding inline or as a stage."""
         r = self.random
         count = r.choice((1, 1, 1, 2, 2, 3))
         space = [r.randint(1, (40, 11, 6)[count - 1]) for _ in range(count)]
@@ -312,7 +313,7 @@ class _Drawing:
         sizes = (*taps, own, each * groups) if last else (each * groups, own, *taps)
         weight = self.tensor(tuple(sizes[n] for n in order), of)
         wide, first = _wide(of), len(front) + (0 if last else 1)
-        if pads and r.random() < 0.3:  # a stage of its own
+        if pads and r.random() < 0.3:  # a separate stage
             for n in range(count):
                 x = self.bordered(x, first + n, pads)
             x, space, pads = _viewed(self.stage(x.shape, x.at)), [s + 2 * pads for s in space], 0
@@ -350,7 +351,7 @@ def _viewed(operand: Operand) -> View:
 
 
 def _wide(*dtypes: str) -> str:
-    """What elements of these dtypes are computed in."""
+    """The format in which elements of these dtypes are computed."""
     for one in ("f64", "f32", "f16", "bf16", "i64"):
         if one in dtypes:
             return SUMS[one]

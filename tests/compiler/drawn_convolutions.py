@@ -22,7 +22,7 @@ def random_convolution(random: Random, dtypes: Sequence[str] = ("f32", "f32", "f
         name = random.choice(NAMES)
         try:
             return dg.operator(name, dtype=random.choice(dtypes), **_options(name, random))
-        except BadInput:  # as of a filter that is larger than its input
+        except BadInput:  # such as a filter that is larger than its input
             continue
 
 
@@ -34,7 +34,7 @@ def _options(name: str, random: Random) -> dict[str, Any]:
     out |= {channels: random.choice(CHANNELS) for channels in ("CI", "CO", "C") if channels in words}
 
     def each(*values: int) -> Any:
-        """One for all dimensions, or one for each."""
+        """One value for all dimensions, or one for each."""
         if random.random() < 0.4:
             return random.choice(values)
         return tuple(random.choice(values) for _ in range(dimensions))

@@ -1,5 +1,6 @@
-"""Random expressions on rows and elements: as in `drawn.py`, without products, with longer rows, and with reductions
-that read what others came to: variances, places of maxima, logarithms of softmax, gates."""
+"""Random expressions on rows and elements: like `drawn.py`, without products, with longer rows, and with reductions
+that read the results of others: variances, argmax, log-softmax, gates.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 24, 33, 64, 65, 100, 128, 209, 300, 512,
 
 
 def random_rows(random: Random) -> Expression:
-    """One that is legal and whose integers do not overflow whatever its inputs are."""
+    """A legal expression whose integers do not overflow for any inputs."""
     while True:
         try:
             expression = _Rows(random).expression()
@@ -50,7 +51,7 @@ class _Rows(_Drawing):
                 return shape
 
     def source(self) -> View:
-        """As it is, more often than not."""
+        """Unchanged more often than not."""
         return super().source() if self.random.random() < 0.4 else self.tensor(self.shape())
 
     def gated(self) -> None:

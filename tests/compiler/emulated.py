@@ -1,4 +1,4 @@
-"""Programs for GPUs, many in one library, run by the emulation: blocks of fibers, every access checked."""
+"""Many GPU programs in one library, run by the emulation: blocks of fibers, every access checked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
 
 
 def run(loaded: ctypes.CDLL, n: int, program: Program, inputs: Sequence[Any]) -> tuple[str, list[Any]]:
-    """What went wrong with program n (empty: nothing), and what it gives."""
+    """The error of program n (empty: none), and its results."""
     program = replace(program, name=f"case{n}")
     kernel = gpu.kernel(program, "cuda", 32)
     arrays = {b.name: _aligned(b.sizes, dtype(b.dtype).numpy()) for b in (*program.inputs, *program.outputs)}

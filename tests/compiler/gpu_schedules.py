@@ -73,7 +73,7 @@ def _random_steps(expression: Expression, random: Random) -> Schedule:
 
 
 def random_program(expression: Expression, random: Random, warp: int = 32) -> tuple[Schedule, Program]:
-    """What is refused only when all steps are known is drawn again."""
+    """Programs that are refused only once all steps are known are redrawn."""
     for _ in range(100):
         steps = _random_steps(expression, random)
         try:

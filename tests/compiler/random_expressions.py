@@ -1,11 +1,11 @@
-"""Random expressions (`drawn.py`), each with a config of its space, as kernels: do they compute what numpy does?
+"""Random expressions (`drawn.py`) as kernels, each with a config of its space: do the results match numpy?
 
     python tests/compiler/random_expressions.py --count 5000 --target cpu --compiler gcc
 
-On processors kernels are compiled with the flags of studies, many in one file, and run between pages that may not be
-touched. For another machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but
-qemu 7.2 loads 16 bytes for some instructions that load 4. `--keep FOLDER` keeps what is compiled; `cuda` and `hip` are
-emulated, `cuda:native` is this machine's GPU; `--only N` repeats one of a seed's. `--convolutions` draws those
+On CPUs kernels are compiled with the flags of studies, many in one file, and run between guard pages. For another
+machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but qemu 7.2 loads 16 bytes
+for some instructions that load 4. `--keep FOLDER` keeps the compiled files; `cuda` and `hip` are emulated,
+`cuda:native` is this machine's GPU; `--only N` repeats one case of a seed. `--convolutions` draws convolutions
 (`drawn_convolutions.py`) instead, `--rows` rows and elements (`drawn_rows.py`).
 """
 
@@ -46,14 +46,14 @@ from deepgen.toolchains.compilers.c import gcc_or_clang
 from deepgen.vocabulary import DeepgenError
 from deepgen.vocabulary.dtypes import dtype
 
-AT_ONCE = 40  # kernels in a file
-SECONDS = 300  # that a file of kernels may run
+AT_ONCE = 40  # kernels per file
+SECONDS = 300  # time limit for a file of kernels
 NAMES = {"cuda": "cuda:sm_90a", "hip": "hip:gfx90a", "clang": "clang-19"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel: of which expression, in which config."""
+    """A kernel: an expression and a config."""
 
     number: int
     operator: Any  # with an expression
@@ -66,7 +66,7 @@ class Case:
         return f"{self.number}: {what}\n{self.sketch} {self.config}"
 
     def wrong(self, results: Sequence[Any], inputs: dict[str, Any], answers: Any) -> str:
-        """How results differ from the expression's; empty where they do not."""
+        """How results differ from the expression's; empty if they match."""
         tensors = {t.name: t for t in self.operator.tensors()}
         for name, result in zip(self.operator.expression().outputs, results, strict=True):
             of = tensors[name]
@@ -77,7 +77,7 @@ class Case:
 
 
 def case(seed: int, number: int, target: Cpu | Gpu, draw: Callable[[Random], Any] = random_expression) -> Case | None:
-    """The usual config, or any; None where rules do not serve, as functions that HIP has not."""
+    """The usual config, or any other; None if rules do not apply, for example to functions that HIP lacks."""
     random = Random(f"{seed} {number}")
     operator: Any = as_operator(draw(random))
     rules = Rules()
@@ -98,7 +98,7 @@ def case(seed: int, number: int, target: Cpu | Gpu, draw: Callable[[Random], Any
 
 
 def compiled(cases: Sequence[Case], folder: Path, command: Sequence[str], target: Cpu) -> Path:
-    """A program of kernels, with the compiler's flags for a target."""
+    """A program of kernels, compiled with the compiler's flags for a target."""
     path = command[0]
     about, machine = (subprocess.run([path, word], capture_output=True, text=True, check=True).stdout
                       for word in ("--version", "-dumpmachine"))  # fmt: skip
@@ -133,7 +133,7 @@ def table(cases: Sequence[Case]) -> str:
 
 
 def on_processor(cases: Sequence[Case], folder: Path, args: argparse.Namespace, target: Cpu) -> dict[int, str]:
-    """What went wrong, by the place of a case."""
+    """The errors, by index of the case."""
     emulated = [f"-D{EMULATED}"] if args.emulated else []
     program = compiled(cases, folder, [*args.compiler.split(), *emulated], target)
     drawn = [one.operator.inputs(one.number) for one in cases]
@@ -201,7 +201,7 @@ def emulated(cases: Sequence[Case], folder: Path, args: argparse.Namespace, targ
 
 
 def on_device(cases: Sequence[Case], target: Gpu) -> dict[int, str]:
-    """Called as users do, with torch's tensors. What follows a crash is lost with it."""
+    """Called as by users, with torch tensors. Cases after a crash are lost."""
     import torch
 
     kernels = [gpu.kernel(one.lowered, target.languages[0], target.warp) for one in cases]
@@ -235,7 +235,7 @@ def on_device(cases: Sequence[Case], target: Gpu) -> dict[int, str]:
 
 
 def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
-    """Every case, with what went wrong."""
+    """Every case, with its error."""
     target = targets.resolve(NAMES.get(args.target, args.target))
     assert isinstance(target, (Cpu, Gpu))
     numbers = [args.only] if args.only is not None else range(args.start, args.start + args.count)
@@ -243,7 +243,7 @@ def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
     for number in numbers:
         try:
             one = case(args.seed, number, target, args.draw)
-        except Exception as error:  # lowering is what is tested
+        except Exception as error:  # lowering is under test
             yield None, f"{number}: {type(error).__name__}: {error}"
             continue
         waiting += [one] if one is not None else []

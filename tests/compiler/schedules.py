@@ -1,4 +1,4 @@
-"""Random legal schedules of an expression: steps are proposed, and those that are refused are left out."""
+"""Random legal schedules of an expression: steps are proposed, and refused ones are dropped."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Scheduling:
         for _ in range(3):
             if readers:
                 consumer = self.random.choice(readers)
-                # A stage around the consumer will do, too.
+                # A stage around the consumer is possible, too.
                 while consumer.at and self.chance(0.4):
                     consumer = self.state.stages[consumer.at[0]]
                 loop = self.random.choice(consumer.loops).name
@@ -139,7 +139,7 @@ def random_schedule(expression: Expression, random: Random) -> Schedule:
         made.lay_out(name)
     try:
         lower(expression, tuple(made.steps))
-    except BadInput as error:  # the only thing that is not known step by step
+    except BadInput as error:  # the only check that cannot be made step by step
         assert "parallel" in str(error), error
         return tuple(s for s in made.steps if not isinstance(s, Annotate) or s.kind != "parallel")
     return tuple(made.steps)

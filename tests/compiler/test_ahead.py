@@ -1,4 +1,4 @@
-"""Weights that are constant: what is made of them is made once, and runs do not read them again."""
+"""Constant weights: anything derived from them is computed once, and runs do not read them again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_kernel_without_copies_of_weights_prepares_nothing() -> None:
 
 def test_threads_pack_panels_of_their_own_but_where_weights_are_packed_ahead() -> None:
     product, cpu = dg.operator("gemm", M=512, N=512, K=512), targets.resolve("x86:avx512")
-    cpu = replace(cpu, cores=2, l2_bytes=1 << 20)  # the default goes by them, and a target takes them from its host
+    cpu = replace(cpu, cores=2, l2_bytes=1 << 20)  # the default depends on these, and a target takes them from its host
     each = generators.by_name("rules").default(product, cpu)
     assert each["at_B"] == "block" and each["i0_1"] * each["i0_2"] >= 512  # no other block reads these panels
     assert generators.by_name("rules_constant_weights").default(product, cpu)["at_B"] == "once"
@@ -69,7 +69,9 @@ def test_defaults_are_configs_of_their_spaces(sizes: tuple[int, int, int], dtype
 
 @pytest.mark.parametrize("family", ["rules", "rules_constant_weights"])
 def test_what_cannot_be_copied_whole_is_not_by_default(family: str) -> None:
-    """A copy of B takes more than a GiB, and one of A too in the last; there are fewer columns than threads in one."""
+    """A copy of B takes more than a GiB, and in the last case so does one of A; there are fewer columns than threads in
+    one case.
+    """
     sizes = [(10, 10618, 30920, "nn"), (116, 35571, 38063, "nt"), (47187, 2694, 63229, "tn"), (1, 30, 64205, "tn")]
     rules = generators.by_name(family)
     for m, n, k, layout in sizes:

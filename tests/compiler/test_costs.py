@@ -1,4 +1,4 @@
-"""The estimate that orders configs: what loops move between memories, and one kind of cost on every target."""
+"""The estimate that orders configs: the data that loops move between memories, and one kind of cost on every target."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_tiles_load_less_and_move_less() -> None:
     assert tiles["loads and stores"].amount < rows["loads and stores"].amount / 3
     assert tiles["from L2"].amount < rows["from L2"].amount / 4
     assert tiles["arithmetic"].amount == pytest.approx(256**3 / 16, rel=0.02)
-    assert tiles["from memory"].amount == 3 * 4 * 256**2  # all of it fits in the last cache: each tensor once
+    assert tiles["from memory"].amount == 3 * 4 * 256**2  # all of it fits in the last-level cache: each tensor once
     assert on_cpu(TILES).seconds < on_cpu(ROWS).seconds
 
 

@@ -1,4 +1,4 @@
-"""One emitter for C, CUDA and HIP: what each writes in its own way, and what is the same."""
+"""One emitter for C, CUDA and HIP: what differs between them, and what is the same."""
 
 from __future__ import annotations
 

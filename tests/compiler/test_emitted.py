@@ -1,4 +1,4 @@
-"""The text of a few kernels, and that they compute what they should without a warning from the compiler."""
+"""The text of a few kernels, and that they compute correct results and compile without warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The family `rules`: whom it serves, what it takes by default, how it explains itself, and a user's own rules."""
+"""The family `rules`: what it serves, its defaults, how it explains itself, and a user's own rules."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_vectors_lie_along_each_axis_that_allows_it() -> None:
 
 
 def test_every_second_column_is_read_in_vectors_as_long_as_rows_allow() -> None:
-    operator = ExpressionOperator(depthwise(28, 8, 2, nchw=True))  # 14 columns of results
+    operator = ExpressionOperator(depthwise(28, 8, 2, nchw=True))  # 14 output columns
     for target, lanes in ((ARM, 4), (X86, 8)):
         (sketch,) = sketches(operator.expression(), target)
         assert sketch.name == "vectors_i3"

@@ -1,4 +1,4 @@
-"""Random expressions under random legal schedules for GPUs give, emulated, what the expressions mean."""
+"""Random expressions under random legal schedules for GPUs compute, when emulated, what the expressions mean."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deepgen.operators.expr.nodes import Expression
 
 # `DEEPGEN_EXPRESSIONS=2000 pytest tests/compiler/test_gpu_lowered.py` takes minutes.
 COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "18"))
-AT_ONCE = 40  # programs in a library
+AT_ONCE = 40  # programs per library
 pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
 
@@ -43,7 +43,7 @@ def collected(count: int, warp: int) -> list[tuple[Expression, Schedule, Program
     return found
 
 
-# Warps of NVIDIA's chips, and wavefronts of AMD's.
+# NVIDIA's warps, and AMD's wavefronts.
 @pytest.mark.parametrize(("warp", "count"), [(32, COUNT), (64, COUNT // 3)])
 def test_random_expressions_under_random_schedules(warp: int, count: int, tmp_path: Path) -> None:
     cases = collected(count, warp)
@@ -64,7 +64,7 @@ def test_random_expressions_under_random_schedules(warp: int, count: int, tmp_pa
 
 
 def test_memory_of_an_outer_buffer_is_not_used_while_it_holds_something(tmp_path: Path) -> None:
-    """Each turn of the loop over `kept` needs `sums` for one product, which it then adds to what `kept` holds."""
+    """Each iteration of the loop over `kept` needs `sums` for one product, which it then adds to `kept`."""
     a, k = dg.tensor("a", (6, 4), "f32"), dg.reduce_axis("k", 3)
     sums = dg.compute("sums", (3,), lambda i: a[i, 0] + a[i, 1])
     products = dg.compute("products", (4,), lambda j: dg.sum(sums[k] * a[k, j], k))

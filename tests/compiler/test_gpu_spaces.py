@@ -1,4 +1,4 @@
-"""The spaces that rules make for GPUs: every config of them is a kernel that computes what the expression says."""
+"""The spaces that rules define for GPUs: every config gives a kernel that computes the expression."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from deepgen.toolchains import find
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
 
-# `DEEPGEN_SAMPLES=20 pytest tests/compiler/test_gpu_spaces.py` takes minutes: so many configs of each sketch.
+# `DEEPGEN_SAMPLES=20 pytest tests/compiler/test_gpu_spaces.py` takes minutes: this many configs of each sketch.
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "0"))
-AT_ONCE = 40  # programs in a library
+AT_ONCE = 40  # programs per library
 ARCHES = ["cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942"]
 
 
@@ -130,7 +130,7 @@ def configs(sketch: Sketch) -> list[dict[str, Any]]:
 
 
 def right(programs: list[tuple[str, Expression, dict[str, Any], Program]], folder: Path, warp: int = 32) -> None:
-    """Asserts that there are programs, and that all compute their expressions."""
+    """Assert that there are programs, and that all compute their expressions."""
     assert programs
     for start in range(0, len(programs), AT_ONCE):
         part = programs[start : start + AT_ONCE]
@@ -200,7 +200,7 @@ def test_long_sums_with_few_results_are_split_among_blocks(tmp_path: Path) -> No
     assert {name.split(", ")[0] for name, *_ in programs} == set(SPLIT)
     for _, expression, _, program in programs:
         *_, results = (stage for stage in expression.stages if stage.reduce)
-        # Parts in a workspace, and a launch that adds them up in their order.
+        # Parts in a workspace, and a launch that sums them in order.
         assert [buffer.elements for buffer in program.scratch] == [4 * results.shape[0] * results.shape[1]]
         assert len(program.launches) == 2
     right(programs, tmp_path / "all")
@@ -223,7 +223,7 @@ def variance(rows: int, cols: int, axis: int) -> Expression:
 
 
 def places(rows: int, cols: int) -> Expression:
-    """Where the first of the largest numbers of each row is."""
+    """The index of the first maximum of each row."""
     x, over = dg.tensor("x", (rows, cols), "f16"), dg.reduce_axis("k", cols)
     most = dg.compute("most", (rows,), lambda i: dg.max(x[i, over], over))
     return dg.expression(
@@ -306,7 +306,7 @@ def test_rows_of_any_length_are_scanned_in_pieces(tmp_path: Path) -> None:
         assert sketch.name.startswith("scan_lanes") and "threads" not in sketch.name, name
     (tmp_path / "all").mkdir()
     right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_lanes")), tmp_path / "all")
-    # So many pieces that they are scanned in pieces, too.
+    # So many pieces that they are themselves scanned in pieces.
     (sketch, *_) = gpu_sketches(scan(30_000_001), H200)
     assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 5
 

@@ -1,5 +1,6 @@
-"""What kernels with products of four warps gain their time by: no waits between turns, few launches, shared memory that
-is used twice; and the arithmetic of indices that lets stores be wide."""
+"""How kernels with products of four warps save time: no waits between iterations, few launches, shared memory that is
+used twice; and index arithmetic that allows wide stores.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def hopper() -> Gpu:
 
 
 def convolution(kind: str = "flat", **words: Any) -> Program:
-    """By the first sketch of that kind; `flat` has all places of all images as rows."""
+    """With the first sketch of that kind; `flat` has all pixels of all images as rows."""
     made = convolutions.DilatedConv2d.make(
         {"N": 4, "H": 14, "W": 14, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16", **words}
     )
@@ -104,7 +105,7 @@ FACTORS = st.sampled_from((2, 3, 4, 7, 8))
 
 @st.composite
 def parts(draw: st.DrawFn) -> Index:
-    """A sum of quotients and remainders of quotients, as fused and split loops have."""
+    """A sum of quotients and remainders of quotients, as in fused and split loops."""
     x, total = iterator("x") * draw(st.sampled_from((1, 4, 8))) + iterator("v"), Index()
     for _ in range(draw(st.integers(1, 3))):
         one = x

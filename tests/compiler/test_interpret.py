@@ -1,4 +1,4 @@
-"""What is lowered computes the same after every pass, on processors and on GPUs: interpreted, without a compiler."""
+"""A lowered program computes the same after every pass, on CPUs and on GPUs: interpreted, without a compiler."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_no_pass_changes_what_configs_of_rules_compute(name: str, expression: Ex
 
 
 def test_registers_that_a_shared_stage_reads_are_written_by_its_threads() -> None:
-    """Two threads compute the result, and five what they share, out of registers that are placed at the loop of two."""
+    """Two threads compute the result, and five the shared data, from registers that are placed at the loop of two."""
     schedule: Schedule = (
         CacheRead("A", "held", "register", ("C",)),
         CacheRead("held", "copy", "shared", ("C",)),
@@ -132,7 +132,7 @@ def test_registers_that_a_shared_stage_reads_are_written_by_its_threads() -> Non
     assert not checked.wrong, checked.text
 
 
-# Products of four warps, in small: only chips of one kind have them, and they read memory on their own.
+# Products of four warps, scaled down: only chips of one kind have them, and they read memory asynchronously.
 def test_products_that_run_on_their_own_land_when_they_are_waited_for() -> None:
     configured = configs(cases.gemm(64, 64, 64, "f16", transposed=True), "cuda:sm_90a", 0)
     programs = [(e, s, m, list(passes(e, s, m))) for e, s, m in configured]
@@ -174,7 +174,7 @@ def no_guards(statement: Stmt) -> Stmt:
 
 
 def wrong_place(statement: Stmt) -> Stmt:
-    """Results lie one element further."""
+    """Results are stored one element further."""
     if isinstance(statement, Store) and statement.buffer == "C":
         return replace(statement, indices=(*statement.indices[:-1], statement.indices[-1] + 1))
     return with_children(statement, wrong_place)
@@ -185,7 +185,7 @@ def no_barriers(statement: Stmt) -> Stmt:
 
 
 def all_first(statement: Stmt) -> Stmt:
-    """All buffers lie at the beginning."""
+    """All buffers start at offset 0."""
     if isinstance(statement, Alloc) and statement.buffer.offset is not None:
         statement = replace(statement, buffer=replace(statement.buffer, offset=0))
     return with_children(statement, all_first)
@@ -233,7 +233,7 @@ def test_a_fault_in_any_pass_is_named(gpu: bool) -> None:
     assert not check_passes(expression, right, machine).wrong
     named = [name for name, _ in right]
     for place, (name, lowered) in enumerate(right):
-        # Before it: what was built, and where threads begin to wait for each other.
+        # Before it: the built program, and the point where threads begin to wait for each other.
         before = [right[n] for n in range(place) if not n or named[n] == "barriers"]
         planted = set()
         for fault in FAULTS:
@@ -241,7 +241,7 @@ def test_a_fault_in_any_pass_is_named(gpu: bool) -> None:
             if faulty == lowered or (fault is no_barriers and "barriers" not in named[: place + 1]):
                 continue
             if fault is no_guards and "partition" in named[: place + 1]:
-                continue  # those that are left hold in every tile of so small a product
+                continue  # the remaining guards hold in every tile of such a small product
             planted.add(fault.__name__)
             checked = check_passes(expression, [*before, (name, faulty)], machine)
             assert checked.wrong, f"{fault.__name__} after {name} is not noticed\n{to_text(faulty)}"
@@ -271,7 +271,7 @@ def test_a_fault_in_what_is_built_is_named() -> None:
 
 
 def one_place(statement: Stmt) -> Stmt:
-    """All rows are one."""
+    """All rows are stored in one place."""
     if isinstance(statement, Store) and statement.buffer == "C":
         return replace(statement, indices=(Index(), *statement.indices[1:]))
     return with_children(statement, one_place)

@@ -1,4 +1,4 @@
-"""Dot products by instructions: each entry of the table, by the instruction where this machine has it."""
+"""Dot product instructions: each entry of the table, run with the instruction itself where this machine has it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def product(dot: Dot, columns: int, depth: int) -> Expression:
 
 
 def schedule(dot: Dot) -> Schedule:
-    """Tiles of two rows and two vectors in registers; panels of B in the order of the instruction."""
+    """Register tiles of two rows and two vectors; panels of B in the instruction's order."""
     lanes, depth = dot.lanes, dot.depth
     return (
         CacheWrite("C", "sums", "register"),
@@ -126,7 +126,7 @@ def test_products_by_instructions(way: str, tmp_path: Path) -> None:
 
 
 def numbers(kind: str, shape: tuple[int, int]) -> Any:
-    """All that a format has; of floats, whole numbers whose sums are exact."""
+    """The full range of an integer format; for floats, integers whose sums are exact."""
     low, high = (-8, 8) if kind == "bf16" else dtype(kind).whole
     return np.random.default_rng(0).integers(low, high + 1, shape)
 

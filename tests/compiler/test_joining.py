@@ -1,4 +1,4 @@
-"""Axes that nothing tells apart are one: a convolution by a filter of one pixel is a product of matrices."""
+"""Axes that are used alike are merged: a convolution with a 1x1 filter is a matrix product."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_filter_of_one_pixel_is_a_product_of_matrices() -> None:
 def test_what_tells_places_apart_keeps_axes_apart() -> None:
     for words in ({"k": 3}, {"stride": 2}, {"pad": 1}):
         assert conv(**words).shape_of("x") == (2, 6, 5, 8)
-    assert joined("bmm", B=4, M=8, N=6, K=8).shape_of("A") == (4, 8, 8)  # B has another matrix for each
+    assert joined("bmm", B=4, M=8, N=6, K=8).shape_of("A") == (4, 8, 8)  # B has a separate matrix for each
     assert joined("gemm", M=8, N=6, K=8).shape_of("C") == (8, 6)
 
 

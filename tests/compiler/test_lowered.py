@@ -1,4 +1,4 @@
-"""Random expressions under random legal schedules, as C, give what the expressions mean."""
+"""Random expressions under random legal schedules, as C, compute what the expressions mean."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
 # `DEEPGEN_EXPRESSIONS=5000 pytest tests/compiler/test_lowered.py` takes minutes.
 COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "24"))
 LARGEST = 1e30
-AT_ONCE = 40  # functions in a library
+AT_ONCE = 40  # functions per library
 
 
 def collected(count: int) -> list[tuple[Expression, Schedule]]:
@@ -42,16 +42,16 @@ def collected(count: int) -> list[tuple[Expression, Schedule]]:
 
 
 def agrees(expression: Expression, results: list[Any], inputs: dict[str, Any]) -> str:
-    """How results differ from what an expression means; empty where they do not."""
+    """How results differ from an expression's meaning; empty if they match."""
     stages = replace(expression, outputs=tuple(stage.name for stage in expression.stages))
     wide_inputs = {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors}
     meant = naive(stages, wide_inputs)
     if any(np.abs(values).max() > LARGEST for values in meant.values()):
-        return ""  # products that f32 does not hold
+        return ""  # products that exceed f32
     for name, got in zip(expression.outputs, results, strict=True):
         of = dtype(expression.dtype_of(name))
         wide, want = widen(got, of).reshape(meant[name].shape), meant[name]
-        # Where numbers are compared, a sigmoid that f32 rounds to 1 is no longer less than 1.
+        # In comparisons, a sigmoid that f32 rounds to 1 is no longer less than 1.
         if not (close(wide, want, of) or close(wide, naive(stages, wide_inputs, rounded)[name], of)):
             return f"{name} is\n{wide}\nnot\n{want}"
     return ""

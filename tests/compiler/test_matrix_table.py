@@ -1,4 +1,4 @@
-"""Every entry of the table of matrix products: kernels by rules that use it compute what they should, and build."""
+"""Every entry of the table of matrix products: the kernels that rules generate with it are correct, and build."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from deepgen.toolchains.group import Group
 
 
 def chip_of(product: MatrixProduct) -> Gpu:
-    """One that has it, and for which the rules take it."""
+    """A chip that has it, and for which the rules use it."""
     if product.arches:
         return chip(f"hip:{product.arches[0]}")
     return chip("cuda:sm_90a" if product.warps > 1 else f"cuda:sm_{product.sm}")
 
 
 def expressions(product: MatrixProduct) -> dict[str, Expression]:
-    """Products of matrices in both layouts, one with tiles that reach beyond its rows, and a convolution."""
+    """Matrix products in both layouts, one with tiles that extend past its rows, and a convolution."""
     kind, deep = product.operand, product.line if product.warps > 1 else 32
     return {
         "nt": cases.gemm(37, 64, 2 * deep, kind, transposed=True),
@@ -67,7 +67,7 @@ def test_the_text_of_a_kernel_on_matrix_units_of_amd(golden: Callable[[str, str]
     )
 
 
-# Those of 16-bit numbers on NVIDIA's chips are built by other tests.
+# Other tests build the 16-bit products of NVIDIA chips.
 @pytest.mark.parametrize("name", [name for name, one in PRODUCTS.items() if one.own or one.operand == "i8"])
 def test_rules_use_every_product_and_its_kernels_build(name: str, tmp_path: Path) -> None:
     product, family = PRODUCTS[name], Rules()

@@ -1,4 +1,4 @@
-"""What emitted C computes with: vector functions within two units in the last place, 16-bit floats bit by bit."""
+"""The arithmetic of emitted C: vector functions within two units in the last place, 16-bit floats bit by bit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_vector_functions_are_off_by_at_most_two_units(name: str, library: ctype
 def test_stored_floats_are_converted_as_numpy_does(kind: str, way: str, library: ctypes.CDLL) -> None:
     codes = np.arange(1 << 16, dtype=np.uint16)
     of = dtype(kind)
-    with np.errstate(invalid="ignore"):  # NaNs that signal
+    with np.errstate(invalid="ignore"):  # signalling NaNs
         want = widen(codes.view(of.numpy()), of).astype(np.float32)
     got = called(library, f"widen_{way}_{kind}", codes, np.float32)
     assert np.array_equal(got, want, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Every pass, on the first of a few small schedules in which it has something to do: a text before, and one after.
+"""Every pass, on the first of a few small schedules that it changes: the text before and after.
 
 The texts are in `tests/golden/passes`, a file for each pass and kind of target.
 """
@@ -32,7 +32,7 @@ from deepgen.compiler.schedule.steps import (
 from deepgen.operators.expr.nodes import Expression
 
 PROCESSOR, GPU = Machine(), Machine(warp=32)
-CHECK_ONLY = ("lanes",)  # what they refuse is tested elsewhere
+CHECK_ONLY = ("lanes",)  # their refusals are tested elsewhere
 
 
 def products(m: int, n: int, k: int, dtype: str, sums: str) -> Expression:

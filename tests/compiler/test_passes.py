@@ -1,4 +1,4 @@
-"""Each pass of lowering: a text before, and a text after."""
+"""Each pass of lowering: the text before and after."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_vectorize_brings_vectors_to_stores_in_pieces_of_the_hardware() -> None:
 
 
 def test_vectors_lie_between_borders_that_every_row_has_at_the_same_place() -> None:
-    """Padding: the elements beside x are not read."""
+    """Padding: the elements next to x are not read."""
     x = dg.tensor("x", (3, 8))
     padded = dg.compute("y", (3, 10), lambda r, i: dg.where((i >= 1) & (i < 9), x[r, i - 1], 0))
     assert same(
@@ -176,7 +176,7 @@ def test_vectors_lie_between_borders_that_every_row_has_at_the_same_place() -> N
 
 
 def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
-    """What is chosen changes from row to row, and the elements before x are not read."""
+    """The choice differs between rows, and the elements before x are not read."""
     x = dg.tensor("x", (8,))
     shifted = dg.compute("y", (3, 4), lambda r, i: dg.where(i >= r, x[i - r], 0))
     assert same(
@@ -194,7 +194,7 @@ def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
 
 
 def test_a_choice_by_lanes_that_may_read_both_is_a_vector() -> None:
-    """The lower half of a matrix: whatever is chosen, all of x is there."""
+    """The lower half of a matrix: whatever is chosen, all of x is readable."""
     x = dg.tensor("x", (4, 4))
     lower_half = dg.compute("y", (4, 4), lambda i, j: dg.where(j <= i, x[i, j], 0))
     text = after("vectorize", dg.expression(lower_half), Annotate("y", "i1", "vector"))
@@ -226,7 +226,7 @@ TILE = (
 
 
 def test_a_tile_at_an_edge_is_a_smaller_one_in_registers() -> None:
-    """Rows that whole tiles leave over: what is left of the last tile is the same wherever it is."""
+    """Rows left over by whole tiles: the remainder of the last tile has the same size wherever it is."""
     assert same(
         after("registers", product(5, 4, 5), *TILE),
         """
@@ -294,7 +294,7 @@ def test_a_tile_at_an_edge_is_cut_by_its_own_guard_alone() -> None:
 
 
 def test_a_tile_at_an_edge_keeps_every_turn_in_which_something_is_done() -> None:
-    """What the tile computes for itself has a guard too, which ends earlier than that of its results."""
+    """The tile's intermediate results also have a guard, which ends earlier than that of its results."""
     x, k = dg.tensor("x", (9, 2)), dg.reduce_axis("k", 2)
     s = dg.compute("s", (9,), lambda i: dg.sum(x[i, k], k))
     steps = (
@@ -349,7 +349,7 @@ def test_a_tile_is_unrolled_and_held_in_registers() -> None:
 
 
 def test_a_tile_of_copies_is_computed_whole_at_edges() -> None:
-    """Three rows in tiles of two: the last tile multiplies a row that nobody wrote, and does not store the result."""
+    """Three rows in tiles of two: the last tile multiplies an unwritten row, and does not store the result."""
     copies = (CacheRead("A", "strip", "global", ("sums",)), ComputeAt("strip", "C", "i0.0"))
     text = after("pads", product(3, 4, 5), *TILE, *copies)
     update = next(line for line in text.splitlines() if "sums[sums.i0, sums.i1] +=" in line)
@@ -444,7 +444,7 @@ def test_bind_makes_indices_of_the_grid_of_loops() -> None:
 
 
 def test_a_stage_is_filled_ahead_in_a_loop_that_follows_an_order() -> None:
-    """Threads that reduce a row together have no turn before theirs."""
+    """Threads that reduce a row together have no iteration before their first."""
     steps = (
         CacheRead("x", "copy", "shared", ("y",)),
         Annotate("y", "r0", "thread.x"),

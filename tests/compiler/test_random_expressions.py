@@ -1,4 +1,4 @@
-"""A few of the random expressions that `random_expressions.py` draws, and what they showed."""
+"""A few of the random expressions that `random_expressions.py` draws, and the bugs they revealed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from deepgen.operators.expr.nodes import HasExpression
 from deepgen.targets import Cpu
 from deepgen.toolchains.compilers.c import isa_flags
 
-# gcc of an x86 machine, here or elsewhere.
+# gcc for x86, native or cross.
 GCC = shutil.which("gcc" if platform.machine() == "x86_64" else "x86_64-linux-gnu-gcc")
-# Lengths that are no multiples of vectors, with few channels: their last elements are loaded under masks.
+# Lengths that are not multiples of vectors, with few channels: their last elements are loaded under masks.
 LINES = (
     {"L": 13, "k": 3, "stride": 2, "CI": 3, "CO": 2, "dtype": "i8"},
     {"L": 8, "k": 3, "pad": 2, "CI": 1, "CO": 1},
@@ -41,7 +41,7 @@ def test_a_sample_on_this_processor(compiler: str) -> None:
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 @pytest.mark.parametrize("number", [3241, 1719])
 def test_scans_in_vectors_read_nothing_that_is_not_chosen(number: int) -> None:
-    """Running sums and minima of padded rows: what lay before a tensor was loaded, and not chosen."""
+    """Running sums and minima of padded rows: memory before a tensor was loaded, although not selected."""
     assert [error for _, error in failures(options(["--seed", "64", "--only", str(number)])) if error] == []
 
 
@@ -90,7 +90,7 @@ def test_a_condition_on_a_sum_within_an_element() -> None:
 
 @pytest.mark.skipif(GCC is None, reason="no gcc for x86 is installed")
 def test_gcc_loads_nothing_beside_masks(tmp_path: Path) -> None:
-    """A blend of memory with an immediate mask loads a whole vector: gcc 12 made it of masked loads."""
+    """A blend of memory with an immediate mask loads a whole vector: gcc 12 generated it for masked loads."""
     functions = []
     for words in LINES:
         operator = dg.operator("conv1d", N=1, **words)

@@ -1,4 +1,4 @@
-"""Transposed convolutions by residues of their stride: the same results, without products of zeros."""
+"""Transposed convolutions by residues of their stride: the same results, without multiplications by zero."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_results(k: int, stride: int, pad: int, out_pad: int, layout: s
     expression = transposed(**words, epilogue=epilogue)
     rng = np.random.default_rng(0)
     inputs = {t.name: rng.integers(-9, 10, t.shape).astype(float) for t in expression.tensors}
-    inputs["x"].flat[0] = np.inf  # no zero is multiplied with this that was not before
+    inputs["x"].flat[0] = np.inf  # a new multiplication by zero would turn this into NaN
     with np.errstate(invalid="ignore"):
         want, got = (naive(one, inputs)["y"] for one in (expression, with_residues(expression)))
     assert np.array_equal(want, got, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Schedules: what a step makes of loops, which steps are refused and with what words, text and JSON."""
+"""Schedules: how a step changes loops, which steps are refused and with what message, text and JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from deepgen.vocabulary.errors import BadInput
 
 
 def softmax_like() -> Expression:
-    """T is doubled, added up along its rows, and scanned."""
+    """T is doubled, summed along its rows, and scanned."""
     t, k = dg.tensor("T", (6, 10)), dg.reduce_axis("k", 10)
     double = dg.compute("double", (6, 10), lambda i, j: t[i, j] * 2)
     rows = dg.compute("rows", (6,), lambda i: dg.sum(double[i, k], k))

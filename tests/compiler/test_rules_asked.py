@@ -1,4 +1,4 @@
-"""Which schedule rules are asked where, and what they answer."""
+"""Which schedule rules are applied where, and what they return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = ["arm:neon", "x86:avx2", "riscv:rv64gcv_zvl256b", "cuda:sm_80", "hip:gfx90
 
 
 class OneThread:
-    """Elementwise stages as plain loops, wherever they run."""
+    """Elementwise stages as plain loops, on any target."""
 
     name, exclusive, targets = "One-Thread", True, (Cpu, Gpu)
 
@@ -34,7 +34,7 @@ class OneThread:
 
 
 class Older:
-    """As rules were written before there were any but for CPUs."""
+    """A rule written before there were rules for anything but CPUs."""
 
     name, exclusive = "Older", False
 

@@ -1,4 +1,4 @@
-"""Kernels by rules are right on RISC-V, too: the compiler's vectors become vectors of the target's length."""
+"""Kernels by rules are also correct on RISC-V: the compiler's vectors become vectors of the target's length."""
 
 from __future__ import annotations
 

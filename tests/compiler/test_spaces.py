@@ -1,4 +1,4 @@
-"""The spaces that rules make: every config of them is a kernel that computes what the expression says."""
+"""The spaces that rules generate: every config is a kernel that computes the expression correctly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from deepgen.vocabulary.dtypes import dtype
 # `DEEPGEN_SAMPLES=50 pytest tests/compiler/test_spaces.py` takes minutes.
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "1"))
 RANDOM = 8 * SAMPLES
-AT_ONCE = 40  # functions in a library
+AT_ONCE = 40  # functions per library
 X86, ARM = targets.resolve("x86:avx512"), targets.resolve("arm:neon")
 
 
@@ -56,7 +56,7 @@ def random_expressions(count: int) -> list[Expression]:
 
 
 def configs(expression: Expression, cpu: Any, count: int) -> list[tuple[Sketch, dict[str, Any]]]:
-    """The usual config of each sketch, and a sample of the space."""
+    """The default config of each sketch, and a sample of the space."""
     found = {sketch.name: sketch for sketch in sketches(expression, cpu)}
     space = space_of("rules", list(found.values()))
     usual = [({SKETCH: name} if len(found) > 1 else {}) | sketch.usual() for name, sketch in found.items()]

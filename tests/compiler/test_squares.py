@@ -1,4 +1,4 @@
-"""Copies that turn rows into columns: squares of them are one call each, and what is left at edges stays loops."""
+"""Transposing copies: each full square is one call, and the remainders at edges stay loops."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary.dtypes import dtype
 
 SIZES = [(32, 48), (37, 43), (16, 16), (5, 70)]
-FORMATS = {"f32": 1, "i32": 1, "f64": 1, "i8": 4, "bf16": 2}  # elements of a unit
+FORMATS = {"f32": 1, "i32": 1, "f64": 1, "i8": 4, "bf16": 2}  # elements per unit
 WITHOUT_SHUFFLES = "-D__riscv"
 
 
 def turned(rows: int, columns: int, kind: str = "f32") -> Expression:
-    """y[j, i] = x[i, j], or the same of groups of elements."""
+    """y[j, i] = x[i, j], or the same for groups of elements."""
     group = FORMATS[kind]
     x = dg.tensor("x", (rows, columns * group), kind)
     if group == 1:

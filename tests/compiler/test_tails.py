@@ -1,6 +1,6 @@
 """The last elements of a row, in the default kernels for wide vectors: nothing past the end of a tensor is read.
 
-Compiled as kernels are, for this processor, and run with every tensor right before a page that may not be touched.
+Compiled like kernels, for this CPU, and run with every tensor right before a guard page.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CHANNELS_FIRST = (
     {"N": 2, "H": 21, "W": 21, "CI": 3, "CO": 19, "k": 5, "pad": 2},  # a vector and three channels
     {"N": 57, "H": 12, "W": 12, "CI": 4, "CO": 35, "k": (7, 1), "pad": (3, 0), "stride": 2},
     {"N": 29, "H": 17, "W": 17, "CI": 8, "CO": 16, "k": (7, 1), "pad": (3, 0)},
-    {"N": 1, "H": 149, "W": 149, "CI": 4, "CO": 32, "k": 3},  # whole vectors and three pixels, of x as it lies
+    {"N": 1, "H": 149, "W": 149, "CI": 4, "CO": 32, "k": 3},  # whole vectors and three pixels, of x in its own layout
     {"N": 20, "H": 7, "W": 7, "CI": 16, "CO": 2048, "k": 1},  # tiles wider than an image
 )
 
@@ -78,7 +78,7 @@ def test_sums_of_a_default_stay_in_registers_at_every_edge(words: dict[str, Any]
 
 
 def test_vectors_lie_along_nothing_that_would_be_gathered() -> None:
-    """Images are padded by a stage, which lies as x does: no vector lies along the images of a batch."""
+    """Images are padded by a stage with the layout of x: no vector extends along the images of a batch."""
     for layout in ("nhwc", "nchw"):
         operator = dg.operator("conv2d", N=64, H=9, W=9, CI=8, CO=20, k=3, pad=1, layout=layout)
         assert isinstance(operator, HasExpression)
@@ -95,7 +95,7 @@ def test_what_a_block_pads_for_itself_stays_in_the_second_cache() -> None:
 
 
 def test_vectors_of_every_second_element_are_not_shuffled_for_every_tap_apart() -> None:
-    """gcc took more than two minutes for what that makes."""
+    """gcc took more than two minutes for the resulting code."""
     operator = dg.operator("depthwise_conv2d", N=22, H=54, W=54, C=118, k=(1, 7), stride=2, pad=(0, 3), layout="nchw")
     assert isinstance(operator, HasExpression)
     [(_, config)] = configs(operator.expression(), X86, 0)

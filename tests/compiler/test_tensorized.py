@@ -1,6 +1,6 @@
-"""Sums by instructions for small numbers: found where they serve, and right at every edge.
+"""Sums by instructions for small formats: found where applicable, and correct at every edge.
 
-Instructions of other machines are done one product after the other in C, so that what surrounds them is run here.
+Instructions of other machines are executed one product at a time in C, so that the surrounding code runs here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FEW = {  # channels of the result: no axis fills a vector
     "conv to few": conv("i8", "nhwc", N=1, H=5, W=7, CI=8, CO=9),
     "conv to few, channels first": conv("i8", "nchw", N=1, H=5, W=7, CI=9, CO=10),
 }
-ROWS = {  # a filter's height is one place; channels are no whole group, so that it is read as padded
+ROWS = {  # a filter's height is 1; channels are not a whole group, so they are read padded
     "conv by rows": conv("i8", "nhwc", CI=33, CO=9, k=(1, 3), pad=(0, 1)),
     "conv by columns": conv("i8", "nhwc", CI=35, CO=18, k=(3, 1), pad=(1, 0)),
 }
@@ -143,7 +143,7 @@ def test_every_config_computes_the_expression(cpu: Any, instruction: str, operat
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_tiles_of_the_first_operand_take_turns_where_a_block_has_many(tmp_path: Path) -> None:
-    """Five tiles of sums below each other, which leave two registers for five tiles of the first operand."""
+    """Five tiles of sums in a column, which leave two registers for five tiles of the first operand."""
     operator = gemm("i8", 50, 32, 128)
     (sketch,) = (s for s in sketches(expressed(operator), AMX) if s.name == "amx_i8")
     config = {**sketch.usual(), "i0_3": 10, "i0_2": 5, "i1_2": 1, "i0_1": 1, "i1_1": 1}
@@ -161,7 +161,7 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
 
 
 def text(operator: Operator, cpu: Cpu = AMX, **knobs: int) -> str:
-    """The kernel without a search, but for these knobs."""
+    """The kernel of the default config, except for these knobs."""
     family = generators.by_name("rules")
     return family.emit(operator, cpu, {**family.default(operator, cpu), **knobs}).sources[0].text
 
@@ -194,14 +194,14 @@ def test_what_products_of_signed_bytes_add_too_much_is_taken_off_once() -> None:
 def test_sums_in_tiles_are_stored_where_they_belong_if_nothing_else_is_done_with_them() -> None:
     assert "_store(&C[" in text(gemm("i8", 64, 64, 64))
     assert "_store(&C_sum[" in text(gemm("bf16", 64, 64, 64))  # these are rounded
-    assert "_store(&C_sum[" in text(gemm("i8", 64, 40, 64))  # columns beyond the edge are not there to be written
+    assert "_store(&C_sum[" in text(gemm("i8", 64, 40, 64))  # columns beyond the edge cannot be written
 
 
 def test_a_matrix_times_a_vector_is_read_in_whole_vectors_of_bytes() -> None:
     names = [s.name for s in sketches(expressed(VECTORS["gemv"]), AMX)]
-    assert names == ["x86_dpbssd_512_each"]  # AMX and copies in groups serve matrices only
+    assert names == ["x86_dpbssd_512_each"]  # AMX and copies in groups only serve matrices
     short = dg.operator("gemv", M=13, K=60, dtype="i8")
-    assert not any("dpb" in s.name for s in sketches(expressed(short), AMX))  # there is no part of an instruction
+    assert not any("dpb" in s.name for s in sketches(expressed(short), AMX))  # instructions cannot be partial
 
 
 def test_whole_numbers_are_left_to_instructions_and_floats_are_tried_both_ways() -> None:
@@ -218,7 +218,7 @@ def test_few_channels_and_filters_of_one_row_are_left_to_instructions_too() -> N
 
 
 def test_products_that_no_instruction_does_are_left_to_vectors() -> None:
-    # Nothing is summed up along channels.
+    # There is no sum along channels.
     alone = dg.operator("depthwise_conv2d", N=1, H=8, W=8, C=16, k=3, pad=1, dtype="i8")
     squares = dg.tensor("A", (32, 32), "i8")
     k = dg.reduce_axis("k", 32)

@@ -1,4 +1,4 @@
-"""Every engine satisfies the suite: the same trials on the simulated device have the same verdicts."""
+"""Every engine passes the suite: the same trials on the simulated device have the same verdicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.testing import EngineSuite
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen_cluster.ray import RayEngine
 
-# A new engine is added here and passes the suite.
+# A new engine is added here and must pass the suite.
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "local": lambda folder: LocalEngine(jobs=2, cache=folder),
     "ray": lambda folder: RayEngine(build_slots=2, testers=1, cache=folder),

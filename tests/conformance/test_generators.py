@@ -1,4 +1,4 @@
-"""deepgen's own generators satisfy the suite, and are chosen by what they say alone."""
+"""deepgen's own generators satisfy the suite, and the choice between them depends only on what they report."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from deepgen.testing import GeneratorSuite
 from deepgen.testing.problems import PROBLEMS
 from deepgen.vocabulary import BadInput
 
-# What is faster by another family than by the one that comes first.
+# Cases that are faster with another family than with the first one.
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")
             for layout in ("nn", "nt")]  # fmt: skip
 TARGETS = [
     "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "riscv:rv64gcv_zvl256b", "sim", "vta",
 ]  # fmt: skip
-SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "8"))  # of each space
+SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "8"))  # per space
 CHIPS = {name: targets.resolve(name) for name in TARGETS}
 
 
@@ -33,9 +33,9 @@ class TestGenerators(GeneratorSuite):
     targets = TARGETS
 
     def is_tried(self, family: Generator, place: int, target: str) -> bool:
-        """Kernels by rules take longer to emit, and serve every operator: each problem is tried on one target.
+        """Kernels by rules take longer to emit, and support every operator: each problem is tried on one target.
 
-        With constant weights the spaces are the same, so that a few problems are enough.
+        With constant weights the spaces are the same, so a few problems are enough.
         """
         if family.name == "rules_constant_weights":
             return target == "arm:neon" and place % 8 == 0
@@ -47,8 +47,10 @@ class TestGenerators(GeneratorSuite):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
-    """The list's order, but those that yield come later, then those that serve every kind of operator, and last those
-    that these surpass. Where models tell seconds, the family whose default takes the least comes first of its rank."""
+    """The list's order, except that those that yield come later, then those that support every kind of operator, and
+    last those that are surpassed by these. If models predict times, the family with the fastest default comes first in
+    its rank.
+    """
     chip = CHIPS[target]
     for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
@@ -66,7 +68,7 @@ def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) ->
 
 
 def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
-    """Everywhere would be a place in the list."""
+    """Yielding everywhere would simply be a later position in the list."""
     answers: dict[str, set[bool]] = {}
     for family, target in itertools.product(generators.families(), CHIPS.values()):
         for operator in (*PROBLEMS, *FEW_ROWS):

@@ -1,4 +1,4 @@
-"""Every operator satisfies the suite, deepgen's own and those of installed plug-ins."""
+"""Every operator passes the suite, deepgen's own and those of installed plug-ins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deepgen.operators import OPERATORS
 from deepgen.testing import OperatorSuite
 from deepgen.testing.problems import EXPRESSED, PROBLEMS
 
-# The reference of a large problem takes seconds, and says no more than that of a small one.
+# The reference of a large problem takes seconds, and tests no more than that of a small one.
 SMALL = [p for p in (*PROBLEMS, *EXPRESSED) if p.flops() < 10**8]
 
 

@@ -27,7 +27,7 @@ from deepgen.vocabulary import (
     TensorArg,
 )
 
-pytestmark = pytest.mark.quiet  # the limit of a run is short, as there are kernels that never end
+pytestmark = pytest.mark.quiet  # the time limit of a run is short, as some kernels never end
 
 OPERATOR = gemm(48, 40, 32)
 POLICY = Policy(min_samples=5, max_samples=15, timeout_seconds=1.0)
@@ -59,7 +59,7 @@ def _riscv(cache: Path) -> RunnerCase:
 
 
 def _loops(cache: Path, target: Target, *, fewer: bool = False) -> RunnerCase:
-    """`fewer`: of kernels, where each takes long to build."""
+    """`fewer`: fewer kernels, for targets where each takes long to build."""
     loop = "for (long i = 0; i < M; i++) for (long j = 0; j < N; j++) { float s = 0; %s C[i * N + j] = s; }"
     inner = "for (long k = 0; k < K; k++) s += A[i * K + k] * B[k * N + j];"
     bodies = [loop % inner, loop % inner + "(void)0;", loop % (inner + "s += 0;")]
@@ -85,7 +85,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = RUNNERS[request.param](tmp_path_factory.mktemp("cache"))
     yield made
     made.runner.close()
-    made.runner.close()  # twice is as good as once
+    made.runner.close()  # closing twice is harmless
 
 
 class TestRunners(RunnerSuite):

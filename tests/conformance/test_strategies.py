@@ -1,4 +1,4 @@
-"""Every strategy satisfies the suite. A new one is tested here as soon as it is registered."""
+"""Every strategy passes the suite. A new one is tested here as soon as it is registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deepgen's own targets satisfy the suite."""
+"""deepgen's own targets pass the suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes belong to nodes of a cluster, looked up by the mark that they inherit."""
+"""The processes that belong to a cluster's nodes, found by the mark that they inherit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deepgen_cluster.model import Host
 
 
 def marked(mark: str = "") -> set[int]:
-    """Every process with a node's mark, or with that one."""
+    """Every process with a node's mark, or with this mark if given."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:

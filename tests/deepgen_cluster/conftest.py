@@ -1,4 +1,4 @@
-"""Hosts for tests: real SSH servers on loopback addresses, each with a working folder of its own."""
+"""Hosts for tests: real SSH servers on loopback addresses, each with its own working folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 @dataclass(frozen=True)
 class Servers:
-    """Makes hosts; `home` is the user's, with a key that they accept and their host keys known."""
+    """Creates hosts; `home` is the user's home, with a key that the hosts accept and their host keys known."""
 
     home: Path
     folder: Path
     started: list[subprocess.Popen[bytes]]
 
     def host(self, address: str, name: str, *, known: bool = True) -> Host:
-        """A server at a loopback address, and a working folder with a virtual environment as users have one."""
+        """A server at a loopback address, with a working folder and a virtual environment as a user would have."""
         place = self.folder / name
         (place / ".venv").parent.mkdir(parents=True, exist_ok=True)
         if not (place / ".venv").exists():
@@ -50,7 +50,7 @@ class Servers:
 def servers(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     if not Path(SSHD).exists():
         pytest.skip("there is no SSH server to play the hosts: install openssh-server")
-    for package in ("asyncssh", "ray"):  # not imported here: whether Ray has tokens is decided when it is imported
+    for package in ("asyncssh", "ray"):  # not imported here: Ray decides whether to use tokens at import
         if find_spec(package) is None:
             pytest.skip(f"there is no cluster without {package}: pip install -e '.[cluster]'")
     home = own_home / "user"

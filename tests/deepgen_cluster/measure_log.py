@@ -1,7 +1,7 @@
-"""Placed on the hosts' Python path as `sitecustomize`: writes down every measurement that a simulated device begins.
+"""Placed on the hosts' Python path as `sitecustomize`: records every measurement that a simulated device starts.
 
-It counts at the device, independently of the engine, the driver and the journal. As long as a file `slow` lies beside
-it each measurement takes a while longer: time enough for a test to do what it wants done in the middle of a run.
+It counts at the device, independently of the engine, the driver and the journal. While a file `slow` is next to it,
+each measurement takes longer, so that a test's actions hit the middle of a run.
 """
 
 import importlib.abc

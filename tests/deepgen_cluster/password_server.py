@@ -1,4 +1,4 @@
-"""An SSH server that takes passwords and writes down every one it was offered; commands run as real processes."""
+"""An SSH server that takes passwords and records every one it was offered; commands run as real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncssh
 
 
 class PasswordServer:
-    """Runs in a thread. `offered` holds what clients tried."""
+    """Runs in a thread. `offered` holds the passwords that clients tried."""
 
     def __init__(self, address: str, password: str, host_key: Path) -> None:
         self.address, self.port, self.offered = address, 0, list[str]()

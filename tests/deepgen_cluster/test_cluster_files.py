@@ -1,4 +1,4 @@
-"""Task files: the older tool's as they are, ours with better names; whatever is wrong is told with its place."""
+"""Task files: the older tool's unchanged, ours with better names; every error is reported with its place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_file_of_the_older_tool_is_read_as_it_is(path: Path) -> None:
 
 def test_groups_that_share_a_test_host_have_nodes_with_their_own_cards() -> None:
     cluster = task_file.read(DATA / "ClusterTaskConfigs/task_config_sample2.json")
-    assert len(cluster.hosts) == 3  # two folders of one compile host, one test host
+    assert len(cluster.hosts) == 3  # two folders on one compile host, one test host
     nodes = wanted(cluster, cluster.groups[0].tester)
     assert [node.variables()["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["7", "6"]
     assert nodes[1].resources == {"measure": 1.0, "measure:wg1": 1.0}
@@ -168,7 +168,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_space_file_that_exists_is_the_space(tmp_path: Path) -> None:
-    """As in the older tool, which then skipped making one; keep_top sizes result files, samples the timing."""
+    """As in the older tool, which then skips generating one; keep_top limits result files, samples the timing."""
     (group,) = task_file.read(DATA / "ClusterTaskConfigs/task_config.json").groups
     config = json.loads((DATA / "TuningConfigs/GEMM_configs_2.json").read_text())
     points = [tuning_space(config).at(rank) for rank in (0, 3, 5)]

@@ -1,7 +1,7 @@
-"""docs/clusters.md from its top to its end, on two hosts that are real SSH servers at loopback addresses.
+"""docs/clusters.md from start to end, on two hosts that are real SSH servers at loopback addresses.
 
-A block `sh hosts` is run, one that says `hosts=NAME` is written as that file. What the page says of its example hosts
-is put in words of this machine: their addresses and folders, and the simulated device for the card.
+A block `sh hosts` is run, one marked `hosts=NAME` is written as that file. The page's example hosts are replaced by
+this machine: its addresses and folders, and the simulated device for the card.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run(line: str, folder: Path) -> str:
 
 
 def look_at_nodes(file: Path, hosts: list[Host], before: set[int]) -> None:
-    """Up is up: a second time starts nothing. The token is in no command line, and the code is the driver's."""
+    """Idempotent: a second time starts nothing. The token is in no command line, and the code is the driver's."""
     cluster, ask = task_file.read(file), ssh.passwords({}, prompt=False)
     assert nodes.up(cluster, ask).fresh == ()
     assert all(node.up for node in nodes.status(cluster, ask))

@@ -1,4 +1,4 @@
-"""A whole run on three hosts over real SSH: processes are killed all along, nothing is lost or measured twice."""
+"""A whole run on three hosts over real SSH: processes are killed repeatedly, and nothing is lost or measured twice."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from deepgen_cluster.folder import RunFolder
 from deepgen_cluster.model import Host
 
 TRIALS = 60
-SECONDS = 600.0  # that anything may take: a limit for what hangs, not for what is slow
-IN_FLIGHT = 12  # two calls a device, three devices: lost with the driver, or with a device
+SECONDS = 600.0  # limit for anything: for hangs, not for slowness
+IN_FLIGHT = 12  # two calls per device, three devices: lost with the driver, or with a device
 TASK = f"""
 operator = "gemm"
 shapes = {{ MNK = %d }}
@@ -66,7 +66,7 @@ def hosts(servers) -> dict[str, Host]:
 
 @pytest.fixture
 def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """The command line as a process of its own."""
+    """The command line in a separate process."""
     ran: list[str] = []
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,7 @@ def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """The command line in the foreground, as in a terminal of its own."""
+    """The command line in the foreground, as in a terminal."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*argv: str) -> subprocess.Popen[str]:
@@ -106,7 +106,7 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
     try:
         viewer = start(*command)
         wait_until(lambda: ended(folder, "one") >= 8 and ended(folder, "two") >= 8, folder)
-        kill(viewer.pid)  # as when the connection is lost: the driver goes on
+        kill(viewer.pid)  # as when the connection is lost: the driver continues
         driver = folder.driver()
         assert driver is not None
         (tester, *_) = [pid for pid in of_node(hosts["tester"], "one") if b"Tester" in cmdline(pid)]
@@ -124,7 +124,7 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         killed = {study.folder: study.trials() for study in studies(folder)}
         assert sum(map(len, killed.values())) < 3 * TRIALS, "the driver was killed too late to show anything"
 
-        # Attached, it goes on; Ctrl-C there ends only the view, and in `run` the run.
+        # Attached, it continues; Ctrl-C there ends only the view, and in `run` the run.
         look = start("attach", str(folder.path))
         wait_until(lambda: ended(folder, "two") > len_of(killed, "two") + 3, folder)
         assert "the run continues" in interrupted(look) and folder.driver() is not None
@@ -164,14 +164,14 @@ def write_tasks(hosts: dict[str, Host]) -> None:
 
 
 def check_kept(kept: dict[Path, list[Trial]], now: list[Study]) -> None:
-    """What was recorded at some moment is there, as it was."""
+    """Everything recorded at some moment is still there, unchanged."""
     later = {study.folder: study.trials() for study in now}
     for folder, trials in kept.items():
         assert [later[folder][trial.id] for trial in trials] == trials
 
 
 def check_measured_once(finished: list[Study], places: list[Path]) -> None:
-    """No device began to measure what was recorded, and only what was in flight at a kill was begun twice."""
+    """No device started to measure a recorded trial, and only what was in flight at a kill was started twice."""
     begun = [json.loads(line) for place in places for line in log_of(place)]
     recorded = [row for study in finished for row in rows_of(study)]
     last: dict[str, float] = {}
@@ -196,7 +196,7 @@ def check_results(folder: RunFolder, hosts: dict[str, Host]) -> None:
 
 
 def count_measurements(place: Path) -> None:
-    """A Python in the host's folder that has the hook on its path."""
+    """A Python in the host's folder with the hook on its path."""
     (place / ".venv").unlink()
     hook, python = place / "hook/sitecustomize.py", place / ".venv/bin/python"
     hook.parent.mkdir()
@@ -207,7 +207,7 @@ def count_measurements(place: Path) -> None:
 
 
 def slow(host: Host) -> Path:
-    """While it lies there the host's devices are slow: what a test does is done in the middle of the run."""
+    """While this file exists, the host's devices are slow, so that a test's actions hit the middle of the run."""
     return Path(host.folder, "hook/slow")
 
 
@@ -248,7 +248,7 @@ def wait_until(true: Callable[[], bool], folder: RunFolder) -> None:
 
 
 def interrupted(view: subprocess.Popen[str]) -> str:
-    """What a command says when Ctrl-C reaches it, once it shows a group."""
+    """The output of a command when Ctrl-C reaches it, once it shows a group."""
     assert view.stderr is not None
     said = ""
     while not said.rpartition("\n")[2].startswith(("one", "two")):

@@ -124,7 +124,7 @@ def test_a_password_prints_as_stars_and_is_no_json() -> None:
 def test_a_password_is_told_to_its_host_alone(
     servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It comes from the file or the environment; nothing that is written, printed or sent elsewhere holds it."""
+    """It comes from the file or the environment; nothing that is written, printed or sent elsewhere contains it."""
     template = servers.host("127.0.0.2", "compiler")
     tester_folder = tmp_path / "hosts/tester"
     tester_folder.mkdir()
@@ -155,12 +155,12 @@ def test_a_password_is_told_to_its_host_alone(
         assert main(["cluster", "status", str(file), "--json"]) == 1
         out, err = capfd.readouterr()
         _, compile_host, test_host = json.loads(out)["nodes"]
-        assert test_host["problem"] is None  # the password let us in
+        assert test_host["problem"] is None  # the password was accepted
         assert "login was refused" in compile_host["problem"] and other.offered == []
         assert "contains the password of someone@127.0.0.3" in err
         said = out + err
 
-        # The whole way through a driver in the background, which fails for want of the compile host.
+        # The whole path through a background driver, which fails because the compile host is missing.
         assert main(["cluster", "run", str(file)]) == 1
         said += "".join(capfd.readouterr())
         monkeypatch.setenv(password_variable(Host("127.0.0.4", "", "")), "wrong")

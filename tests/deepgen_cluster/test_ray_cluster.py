@@ -1,4 +1,4 @@
-"""Studies on a Ray cluster of several nodes, with processes and nodes that die: nothing lost, nothing twice."""
+"""Studies on a Ray cluster of several nodes, with processes and nodes that die: nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, folders
 from deepgen_cluster.ray import RayEngine, connection, devices, lease
 from deepgen_cluster.ray.session import RaySession
 
-if find_spec("ray") is None:  # not imported here: whether there are tokens is decided when it is imported
+if find_spec("ray") is None:  # not imported here: token authentication is decided at import
     pytest.skip("nothing can run on Ray without it: pip install -e '.[cluster]'", allow_module_level=True)
 OPERATOR = gemm(128, 128, 128)
 SECONDS = 300.0
-NEVER = 10**9  # rounds of renewals: a process that is only slow, as all are on a busy machine, is not killed
+NEVER = 10**9  # renewals: a process that is merely slow, as on a busy machine, must not be killed
 
 
 class Nodes:
@@ -83,7 +83,7 @@ def opened(engine: Engine, options: str) -> Session:
 
 
 def collect(session: Session, count: int, also: Callable[[int], None] = lambda ended: None) -> dict[int, Outcome]:
-    """All outcomes; `also` is called after each look with the number so far."""
+    """All outcomes; `also` is called after each poll with the number so far."""
     outcomes: dict[int, Outcome] = {}
     until = time.monotonic() + SECONDS
     while len(outcomes) < count and time.monotonic() < until:
@@ -96,7 +96,7 @@ def collect(session: Session, count: int, also: Callable[[int], None] = lambda e
 
 
 def processes(title: str) -> list[int]:
-    """Processes of this test's cluster, whose nodes are its children, whose command line begins so."""
+    """Processes of this test's cluster, whose nodes are its children, with a command line that starts with this."""
     found = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def processes(title: str) -> list[int]:
 
 def kill(title: str) -> bool:
     for pid in processes(title)[:1]:
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(pid, signal.SIGKILL)
             return True
     return False
@@ -132,7 +132,7 @@ def test_a_study_has_the_same_trials_as_on_one_machine(nodes: Nodes, tmp_path: P
         return [told(trial) for trial in tune(request, engine=engine).trials()]
 
     on_ray = nodes.engine(tmp_path / "cache", group="first")
-    run(on_ray, "ray", 12)  # and again, further: it goes on where it was
+    run(on_ray, "ray", 12)  # once more with more trials: it resumes
     here = run(LocalEngine(jobs=2, cache=tmp_path / "cache"), "local", 20)
     assert run(on_ray, "ray", 20) == here
 
@@ -196,7 +196,7 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
         assert isinstance(session, RaySession)
         [member] = session._pool.ready
         device = json.loads(session._ray.get(member.handle.describe.remote()))["pid"]
-        # An earlier test may have ended the process that was known before this one.
+        # An earlier test may have killed the process that was known before this one.
         assert until(lambda: renewals._renewed.get(member.handle, (0, ""))[0] == device)
         os.kill(device, signal.SIGSTOP)
         try:
@@ -205,7 +205,7 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
             assert until(lambda: not Path(f"/proc/{device}").exists())
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(device, signal.SIGKILL)  # or the next test would wait for it
+                os.kill(device, signal.SIGKILL)  # otherwise the next test would wait for it
         patch.setattr(lease, "HANGS_ROUNDS", NEVER)
         assert collect(session, 1)[0].measurement.ok
 
@@ -222,7 +222,7 @@ def test_a_kernel_on_the_processor_survives_the_death_of_the_process_it_runs_in(
 
     def murder(ended: int) -> None:
         if not killed and (found := children()):
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has already ended
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
 
@@ -276,15 +276,15 @@ def test_two_studies_share_a_device_fairly(nodes: Nodes, tmp_path: Path) -> None
     over = threading.Event()
 
     def study(which: int) -> None:
-        # Long enough that the device is what they wait for, and not builds, which a busy machine slows down.
+        # Long enough that they wait for the device, and not for builds, which are slow on a busy machine.
         with opened(engine, f"measure_seconds=0.25,seed={which}") as session:
-            both.wait()  # opening takes as long as it takes, and neither may run dry meanwhile
+            both.wait()  # opening takes an arbitrary time, and neither may run dry meanwhile
             for number, kernel in enumerate(kernels(200)):
                 session.submit(number, kernel)
             while not session.results(timeout=0.05):
                 assert not over.is_set()
             both.wait()
-            session.results(timeout=0.0)  # what the one that came first had alone does not count
+            session.results(timeout=0.0)  # what the first one got while it was alone does not count
             while not over.is_set():
                 counts[which] += len(session.results(timeout=0.05))
                 if counts[which] >= enough:
@@ -307,9 +307,9 @@ def test_a_group_without_nodes_and_a_device_that_no_node_has_are_told(nodes: Nod
 
 
 def marked(mark: str) -> list[str]:
-    """The command lines of processes with that mark in their environment, but for Ray's agents.
+    """The command lines of processes with that mark in their environment, except Ray's agents.
 
-    Those run nothing of ours, and where Ray is killed outright they take a while to see that they are alone.
+    Those run no code of ours, and if Ray is killed outright they take a while to notice.
     """
     found = []
     for place in Path("/proc").glob("[0-9]*"):
@@ -322,14 +322,14 @@ def marked(mark: str) -> list[str]:
 
 
 def shown_command() -> list[str]:
-    """The command that the documentation shows."""
+    """The command shown in the documentation."""
     page = (Path(__file__).parents[2] / "docs" / "ray-engine.md").read_text()
     return shlex.split(next(line for line in page.splitlines() if line.startswith("deepgen tune")))[1:]
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """For temporary files: a folder with a short name, as Ray needs it, in which a killed run has left something."""
+    """A folder for temporary files with a short path, which Ray needs, containing leftovers of a killed run."""
     with tempfile.TemporaryDirectory(prefix="dg-", dir="/tmp") as folder:
         monkeypatch.setattr(folders, "_places", lambda: [Path(folder)])
         left = Path(folder, "deepgen-ray-left")
@@ -345,7 +345,7 @@ OURS = ("gemm ", "preparing", "searching", "finals", "done", "time: ", "      ",
     ("signum", "code"), [(0, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["to the end", "Ctrl-C", "killed"]
 )
 def test_the_command_leaves_nothing_behind(tmp_path: Path, place: Path, signum: int, code: int) -> None:
-    """A killed one leaves its folders, and whoever starts next removes them."""
+    """A killed command leaves its folders, and the next one to start removes them."""
     mark = f"deepgen-{secrets.token_hex(8)}"
     slow = ["--target", "sim:measure_seconds=0.3"] if signum else []
     words = [*shown_command(), *slow]
@@ -366,7 +366,7 @@ def test_the_command_leaves_nothing_behind(tmp_path: Path, place: Path, signum: 
     assert command.returncode == code, err
     assert until(lambda: not marked(mark)), marked(mark)
     left = {folder.name.rpartition("-")[0] for folder in place.glob("deepgen-*")}
-    if signum == signal.SIGKILL:  # Ray may end a tester whose user is gone in the usual way, before it dies itself
+    if signum == signal.SIGKILL:  # Ray may end an orphaned tester in the usual way, before it dies itself
         assert left - {"deepgen-tester"} == {"deepgen-ray", "deepgen-ray-session"}
     else:
         assert not left

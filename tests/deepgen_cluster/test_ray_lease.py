@@ -1,4 +1,4 @@
-"""Processes on a node whose driver or node is gone end by themselves, whether Ray notices or not."""
+"""Processes on a node whose driver or node is gone exit by themselves, whether Ray notices or not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print("is still there", flush=True)
 
 
 def test_a_process_whose_raylet_was_killed_ends() -> None:
-    """Ray's own check for this stands still while a clock is set back."""
+    """Ray's own check for this stops while a clock is set back."""
     raylet = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True)
     assert raylet.stdout is not None
     with raylet.stdout as said:
@@ -134,7 +134,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def renewals(killed: list[int]) -> Iterator[Renewals]:
-    """Those of a driver, in rounds that follow each other fast."""
+    """A driver's renewals, in quick succession."""
     made = Renewals(RAY, seconds=0.01)
     yield made
     made.close()
@@ -157,7 +157,7 @@ def test_a_driver_renews_its_devices_until_it_closes(killed: list[int], renewals
 
 @pytest.mark.parametrize("unavailable", [False, True], ids=["silent", "its connection is lost first"])
 def test_a_device_that_answers_no_more_is_killed(unavailable: bool, killed: list[int], renewals: Renewals) -> None:
-    """As it does when it was suspended: its trial, and the turn that it may hold, would wait for ever."""
+    """For example after it was suspended: its trial, and a lock that it may hold, would wait for ever."""
     actor = Actor()
     renewals.add(actor)
     assert until(lambda: actor.renewed > 5)
@@ -173,7 +173,7 @@ def test_a_device_that_answers_no_more_is_killed(unavailable: bool, killed: list
 
 
 def test_a_device_that_stays_unavailable_is_killed(killed: list[int], renewals: Renewals) -> None:
-    """Every call to a suspended process may fail at once, when its connection is lost: that is no sign of life."""
+    """Every call to a suspended process may fail at once if its connection is lost: that is no sign of life."""
     actor = Actor()
     renewals.add(actor)
     assert until(lambda: actor in renewals._renewed)
@@ -184,7 +184,7 @@ def test_a_device_that_stays_unavailable_is_killed(killed: list[int], renewals: 
 
 
 def test_a_device_that_hangs_before_its_first_answer_is_killed(killed: list[int], renewals: Renewals) -> None:
-    """As one that was started again may do: the process that had answered before it has ended long ago."""
+    """As a restarted one may do: the process that had answered before it ended long ago."""
     actor = Actor()
     renewals.add(actor)
     assert until(lambda: actor.renewed > 5)
@@ -200,9 +200,9 @@ def test_a_device_that_hangs_before_its_first_answer_is_killed(killed: list[int]
 
 
 def test_a_device_that_was_started_again_has_its_time_to_answer(killed: list[int]) -> None:
-    """The silence before was not its own."""
+    """The earlier silence was not its own."""
     actor = Actor()
-    renewals = Renewals(RAY)  # its first round is seconds away: the rounds here are ours
+    renewals = Renewals(RAY)  # its first round is seconds away: the test runs the rounds
     renewals.add(actor)
     for _ in range(2):
         renewals._renew(actor)

@@ -1,4 +1,4 @@
-"""An operator of a user's own is tuned on a Ray cluster whose nodes have none of its code."""
+"""A user's own operator is tuned on a Ray cluster whose nodes have none of its code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_command_line_goes_on_with_it_on_ray(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     words = ("resume", done.stdout.strip(), "--trials", "6", "--engine", "ray", "--json")
-    # Ray's workers must not find the example's folder by way of this process.
+    # Ray's workers must not find the example's folder through this process.
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     ray = subprocess.run(
         [sys.executable, "-m", "deepgen", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False

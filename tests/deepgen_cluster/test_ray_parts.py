@@ -1,4 +1,4 @@
-"""Roles, kinds of device, turns on a host: what the Ray engine decides before any cluster is there."""
+"""Roles, kinds of device, alternation on a host: what the Ray engine decides before there is a cluster."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class NodeGone(RayError):
 
 @pytest.mark.parametrize("told", [ActorGone, NodeGone])
 def test_a_trial_whose_device_is_gone_is_measured_elsewhere(told: type[RayError]) -> None:
-    """Ray tells of a node that went while an actor started on it in words of their own."""
+    """Ray reports a node that was lost while an actor started on it in a different way."""
 
     def get(ref: object) -> str:
         raise told
@@ -163,7 +163,7 @@ def test_a_trial_whose_device_is_gone_is_measured_elsewhere(told: type[RayError]
 @pytest.mark.parametrize("place", ["/tmp", "/home/someone/of/us", "/home/someone/else/", f"/scratch/{'far' * 20}"])
 def test_sockets_of_a_cluster_on_this_machine_have_names_that_fit(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setattr(tempfile, "tempdir", place)
-    session = "session_2026-11-15_19-37-21_487429_4194304"  # with the largest number of a process
+    session = "session_2026-11-15_19-37-21_487429_4194304"  # with the largest process id
     longest = Path(connection._short_folder(), "deepgen-ray-12345678", "r", session, "sockets", "plasma_store")
     assert len(str(longest)) <= 107, "a longer one Ray refuses"
 
@@ -172,8 +172,31 @@ def full(*_: object, **__: object) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen")
 
 
+def test_a_node_of_a_busy_host_may_take_longer_than_ray_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray asks for the node until it is registered, or half a minute has passed."""
+    answers = iter(
+        [RuntimeError("GCS cannot find the node"), RuntimeError("GCS cannot find the node"), {"NodeID": "1"}]
+    )
+
+    def get_node(*_: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    services = SimpleNamespace(get_node=get_node)
+    ray = SimpleNamespace(_private=SimpleNamespace(services=services))
+    with connection._patience(ray):
+        assert services.get_node("127.0.0.1:1", "1") == {"NodeID": "1"}
+    assert services.get_node is get_node
+    answers = iter([RuntimeError("GCS cannot find the node")])
+    monkeypatch.setattr(connection, "_REGISTERS", 0.0)
+    with connection._patience(ray), pytest.raises(RuntimeError, match="cannot find"):
+        services.get_node("127.0.0.1:1", "1")
+
+
 def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In a sentence, not by an exception that Ray would show with its traceback."""
+    """In a sentence, not as an exception that Ray would show with its traceback."""
     said = lease.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
     assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; finished trials are kept")
     operator, target = gemm(8, 8, 8), targets.resolve("sim")

@@ -1,4 +1,4 @@
-"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen: have their results the same keys?
+"""The scripts of examples/kernel_tuner with Kernel Tuner and with deepgen: do their results have the same keys?
 
     python -m venv /tmp/tuner && /tmp/tuner/bin/pip install kernel-tuner
     python tests/deepgen_formats/kernel_tuner_keys.py --python /tmp/tuner/bin/python --out keys.json
@@ -21,7 +21,7 @@ REPO = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted((REPO / "examples" / "kernel_tuner").glob("*.py"))
 GOLDEN = REPO / "tests" / "golden" / "kernel_tuner" / "keys.json"
 IMPORT = "from kernel_tuner import"
-# What a run prints of a script, under either tool. Versions of compilers depend on the machine.
+# What a run prints about a script, with either tool. Versions of compilers depend on the machine.
 REPORT = """
 import json, runpy, sys, warnings
 warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Functions of a config as expressions: what they give is what the functions give."""
+"""Functions of a config as expressions: both return the same values."""
 
 from __future__ import annotations
 

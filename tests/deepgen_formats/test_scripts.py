@@ -1,6 +1,6 @@
-"""Scripts for Kernel Tuner run unchanged but for the import, and give results with the same keys.
+"""Kernel Tuner scripts run unchanged except for the import, and return results with the same keys.
 
-tests/golden/kernel_tuner/keys.json has the keys of Kernel Tuner's own results: see kernel_tuner_keys.py beside this.
+tests/golden/kernel_tuner/keys.json has the keys of Kernel Tuner's own results: see kernel_tuner_keys.py in this folder.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def test_a_script_gives_the_same_keys(name: str, tmp_path: Path, monkeypatch: py
     assert sorted({key for row in results for key in row}) == GOLDEN[name]["results"]
     assert sorted(env) == GOLDEN[name]["env"]
     assert env["best_config"] in results and len(results) == 4
-    # One run settles that a config is hopelessly slow.
+    # One run is enough to see that a config is hopelessly slow.
     assert all(1 <= len(row["times"]) <= env["iterations"] for row in results)
     assert [path.name for path in tmp_path.iterdir()] == [script.name], "without a cache nothing is kept"

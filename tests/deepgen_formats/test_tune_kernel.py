@@ -1,4 +1,4 @@
-"""`deepgen_formats.kernel_tuner`: what a call describes, what it returns, and what it says where it cannot."""
+"""`deepgen_formats.kernel_tuner`: what a call describes, what it returns, and its error messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_failures_are_rows_that_say_why(tmp_path: Path) -> None:
     assert env["best_config"] == right and "time" in right
     assert isinstance(broken["__error__"], CompilationFailedConfig) and "no such step" in broken["__error__"]
     assert isinstance(wrong["__error__"], RuntimeFailedConfig) and "wrong" in wrong["__error__"]
-    # What is written can be read for replay, and by a search without a device.
+    # The written file can be read for replay, and by a search without a device.
     known = recorded.read(cache)
     assert sorted(m.verdict.value for m in known.measurements.values()) == ["build_failed", "correct", "crashed"]
     again, _ = called(tune_params={"STEP": [1, 3, 4]}, cache=cache, simulation_mode=True)

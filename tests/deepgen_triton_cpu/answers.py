@@ -1,4 +1,4 @@
-"""What numpy says that the small kernels compute: arrays by the names of parameters."""
+"""The expected results of the small kernels, computed by numpy: arrays by parameter name."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def eight_bits(x: Any, y: Any, z: Any) -> dict[str, Any]:
 
 
 def _within(x: Any, y: Any) -> Any:
-    """Numbers up to the largest that the other's type has."""
+    """Clipped to the largest number of the other's type."""
     most = float(ml_dtypes.finfo(y.dtype).max)
     return x.clip(-most, most)
 
@@ -157,7 +157,7 @@ def float_atomics(x: Any, y: Any) -> dict[str, Any]:
 
 
 def philox(seed: int, places: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Philox with ten rounds, as Triton's random numbers are defined."""
+    """Philox with ten rounds, as defined by Triton's random numbers."""
     words = [places.astype(np.uint64), *(np.zeros(len(places), np.uint64) for _ in range(3))]
     low, high, mask, half = np.uint64(seed), np.uint64(0), np.uint64(0xFFFFFFFF), np.uint64(32)
     for _ in range(10):

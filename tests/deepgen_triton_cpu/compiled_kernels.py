@@ -1,4 +1,4 @@
-"""Triton kernels as C, many in one file: compiled once for all tests of a module, and called with numpy's arrays."""
+"""Triton kernels as C, many in one file: compiled once for all tests of a module, and called with numpy arrays."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TYPES = {
 }  # fmt: skip
 BF16 = ml_dtypes.bfloat16
 THREADS = 2
-GUARD = 64  # elements around each array, which no kernel may touch
+GUARD = 64  # elements around each array, which no kernel may access
 
 
 @dataclass
 class Case:
-    """A call of a kernel: `arguments` in the order of the parameters that are no constants, arrays or numbers.
+    """A call of a kernel: `arguments` in the order of the non-constant parameters, arrays or numbers.
 
-    `expected` gives arrays by the names of parameters; others must stay as they were.
+    `expected` maps parameter names to arrays; others must stay unchanged.
     """
 
     function: Any
@@ -69,7 +69,7 @@ class Case:
 def compile_cases(
     cases: Sequence[Case], folder: Path, target: Target, optimise: str = "-O1", fused: bool = False, given: str = ""
 ) -> None:
-    """Their library in a folder, which may be carried to another machine.
+    """Build their library in a folder, which may be copied to another machine.
 
     `given` are lines of C before all others.
     """
@@ -87,7 +87,7 @@ def compile_cases(
 
 
 class Compiled:
-    """Cases in one shared library, compiled here unless the folder has it."""
+    """Cases in one shared library, compiled here unless the folder already has it."""
 
     def __init__(self, cases: Sequence[Case], folder: Path, optimise: str = "-O1", **given: Any) -> None:
         if not (folder / "kernel.so").exists():
@@ -97,7 +97,7 @@ class Compiled:
         self._library = ctypes.CDLL(str(folder / "kernel.so"))
 
     def run(self, case: Case) -> dict[str, np.ndarray[Any, Any]]:
-        """The arrays after the call, which must not have touched what lies around them."""
+        """The arrays after the call, with a check that their surroundings are untouched."""
         signature, _ = case.signature()
         held: dict[str, np.ndarray[Any, Any]] = {}
         passed: list[Any] = []

@@ -1,4 +1,4 @@
-"""Calls of the small kernels, and what numpy says that they compute."""
+"""Calls of the small kernels, and numpy's expected results."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ CASES = [
     Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]
 
-# Whole tiles of AMX, parts of one, several along each side; vectors; and shapes that are too small for both.
+# Whole AMX tiles, partial ones, several along each side; vectors; and shapes that are too small for both.
 _SHAPES = ((16, 32, 4), (64, 64, 128), (16, 64, 32), (8, 16, 8), (4, 4, 4), (32, 64, 64))
 NARROW_PRODUCTS = {
     "bf16": [_products(BF16, *shape, tolerance=1e-4) for shape in _SHAPES],

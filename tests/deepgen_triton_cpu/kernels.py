@@ -1,4 +1,4 @@
-"""Small Triton kernels, one for each thing that the language has."""
+"""Small Triton kernels, one for each language feature."""
 
 import triton
 import triton.language as tl
@@ -571,7 +571,7 @@ def device_functions(x, y, z, B: tl.constexpr):
     tl.store(z + i, libdevice.popc(w) + libdevice.clz(w) * 64 + libdevice.ffs(w) * 4096)
     tl.store(z + B + i, libdevice.float2int_rd(v) + libdevice.float2int_ru(v) * 100 + libdevice.float2int_rn(v) * 10000)
     tl.store(z + 2 * B + i, libdevice.mulhi(w, w) + libdevice.hadd(w, 3) + libdevice.signbit(v))
-    tl.extra.cuda.gdc_wait()  # one kernel ends before the next begins
+    tl.extra.cuda.gdc_wait()  # a kernel ends before the next begins
     tl.extra.cuda.gdc_launch_dependents()
 
 

@@ -1,6 +1,6 @@
-"""Programs as Triton's later tutorials have them: kernels that stay, descriptors, pointers in memory, libdevice.
+"""Programs like those in Triton's later tutorials: persistent kernels, descriptors, pointers in memory, libdevice.
 
-Run as a program, it checks each against torch on DEVICE, `cpu` unless given: `python later_tutorials.py [cuda]`.
+Run as a program, it compares each with torch on DEVICE, by default `cpu`: `python later_tutorials.py [cuda]`.
 """
 
 import sys
@@ -24,7 +24,7 @@ def _asin(x, y, n, BLOCK: tl.constexpr):
 
 
 def check_asin():
-    """As many programs as the device holds at once, which it is asked for; then the same with a library by name."""
+    """As many programs as the device holds at once, according to the device; then the same with a named library."""
     x = torch.rand(500, device=DEVICE)
     y = torch.zeros_like(x)
     about = triton.runtime.driver.active.utils.get_device_properties(DEVICE.index)

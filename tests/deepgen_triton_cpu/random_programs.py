@@ -46,7 +46,7 @@ _TURNS = ("{f}, {g} = {g}, {f} * 0.5", "{f} = {f} * 0.5 + {g}")
 
 
 class Program:
-    """One function's text. Floats that are compared are inputs: a rounding must not change which way it goes."""
+    """One function's text. Only inputs are compared as floats: rounding must not change a comparison."""
 
     def __init__(self, number: int, chance: random.Random) -> None:
         self._chance = chance
@@ -139,7 +139,7 @@ class Program:
 
 
 def write(path: Path, seed: int, count: int) -> list[tuple[int, int]]:
-    """The programs as a Python file; their shapes."""
+    """Write the programs as a Python file; returns their shapes."""
     chance = random.Random(seed)
     programs = [Program(number, chance) for number in range(count)]
     text = ["import triton", "import triton.language as tl", ""]

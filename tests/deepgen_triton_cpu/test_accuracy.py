@@ -1,4 +1,4 @@
-"""Mathematical functions of f32 are off by at most two units in the last place."""
+"""Mathematical functions in f32 have errors of at most two units in the last place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEAR = np.linspace(-4, 4, COUNT // 2)
 FAR = np.concatenate([RNG.uniform(-87, 88, COUNT // 4), RNG.uniform(-1e4, 1e4, COUNT // 4)])
 X = np.concatenate([NEAR, FAR]).astype(np.float32)
 WIDE = X.astype(np.float64)
-# By the rows that the kernel stores.
+# Indexed by the rows that the kernel stores.
 FUNCTIONS = {
     0: np.exp, 1: np.exp2, 2: lambda x: np.log(np.abs(x)), 3: lambda x: np.log2(np.abs(x)), 4: np.sin, 5: np.cos,
     8: np.vectorize(math.erf), 9: np.tanh,

@@ -1,4 +1,4 @@
-"""Plain `kernel[grid](...)` on a processor after one import, in a process of its own: the import changes Triton."""
+"""Plain `kernel[grid](...)` on a CPU after one import, in a separate process, as the import changes Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small kernels that cover the language, each against numpy."""
+"""Small kernels that cover the language, each compared to numpy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_computes_what_numpy_does(compiled: Compiled, number: int) -> None:
 @pytest.mark.parametrize("by", ["TILES_OF", "EMULATE_VECTORS"])
 @pytest.mark.parametrize("of", NARROW_PRODUCTS)
 def test_narrow_numbers_are_multiplied_in_groups(of: str, by: str, tmp_path: Path) -> None:
-    """As AMX and VNNI do it, written in plain C; the products above use what this processor has."""
+    """Like AMX and VNNI, written in plain C; the products above use what this CPU has."""
     given = f"#define EMULATE\n#define TILES_OF_{of.upper()}\n" if by == "TILES_OF" else f"#define {by}\n"
     compiled = Compiled(NARROW_PRODUCTS[of], tmp_path, given=given)
     for case in NARROW_PRODUCTS[of]:

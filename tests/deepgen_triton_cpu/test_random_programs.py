@@ -17,7 +17,7 @@ from compiled_kernels import Case, Compiled
 
 COUNT = int(os.environ.get("DEEPGEN_TRITON_PROGRAMS", "8"))
 SEED = int(os.environ.get("DEEPGEN_TRITON_SEED", "1"))
-CLOSE = 2e-4  # of the largest number beside 1: sums are made in another order
+CLOSE = 2e-4  # relative to the largest number, at least 1: sums are added in another order
 
 
 def test_they_agree_with_tritons_interpreter(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The C that kernels become, kept as files: loads of neighbours are plain loops, and little is stored."""
+"""The C generated for kernels, compared to golden files: loads of neighbours are plain loops, and little is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not served is refused by name, with its place in the source."""
+"""Unsupported operations are refused by name, with their place in the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton kernels of one's own on this machine's processor: verified, tuned, kept and called."""
+"""A user's Triton kernels on this machine's CPU: verified, tuned, stored and called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CPU = targets.resolve("cpu")
 
 
 def _case(name: str) -> tuple[KernelOperator, Case]:
-    """An example's call with its default config for processors."""
+    """An example's call with its default config for CPUs."""
     own, function = triton_calls.example(name)
     operator = own.operator(**triton_calls.SMALL[name])
     config = own.family.default(operator, CPU)

@@ -1,4 +1,4 @@
-"""Programs as Triton's tutorials have them, with torch tensors: the same code on a GPU and on a processor.
+"""Programs from Triton's tutorials, with torch tensors: the same code on a GPU and on a CPU.
 
 Run as a program, it checks each against torch on DEVICE, `cpu` unless given: `python tutorials.py [cuda]`.
 """

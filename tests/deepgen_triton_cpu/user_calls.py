@@ -1,4 +1,4 @@
-"""Calls of the kernels such as people write, and what numpy says that they compute."""
+"""Calls of typical user kernels, and numpy's expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels such as people write for models: each uses several parts of the language together."""
+"""Typical user kernels for models: each uses several parts of the language together."""
 
 import triton
 import triton.language as tl

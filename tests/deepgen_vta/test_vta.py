@@ -1,4 +1,4 @@
-"""Products on VTA: every program of the space is right, its modules do not race, and broken ones are found out."""
+"""Products on VTA: every program of the space is correct, its modules do not race, and broken ones are detected."""
 
 from __future__ import annotations
 

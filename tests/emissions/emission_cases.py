@@ -1,6 +1,6 @@
 """What is emitted and compared: families of kernels, operators and targets, each with a few configs.
 
-The same on every machine: processors have fixed facts here, and configs that were drawn once are listed.
+The same on every machine: CPUs have fixed facts here, and drawn configs are recorded in the lists.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from deepgen_triton_cpu.lowering.lower import sources as lowered_sources
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RENAMES: dict[str, Any] = json.loads((HERE / "renames.json").read_text())
-# The families of what is no family by name: kernels of a user's own, and files of an older tool.
+# Family names for kernels without a named family: user kernels, and files of an older tool.
 OWN, TRITON, TRITON_C, OLDER = "own kernel", "own Triton kernel", "Triton IR to C", "legacy_simt"
-BUILT_IN: tuple[str, ...] = (*generators.FAMILIES.own, "vta")  # one is a plug-in of our own
-# The release of Triton, its digest of a kernel, and a digest of the Python text that lowers it: none is an emission.
+BUILT_IN: tuple[str, ...] = (*generators.FAMILIES.own, "vta")  # one is our own plug-in
+# The release of Triton, its digest of a kernel, and a digest of the Python text that lowers it are not emissions.
 _NOT_EMITTED = ("--triton=", "--key=", "--lowering=")
 _DRAWN = "drawn "
 
@@ -146,7 +146,7 @@ BY_RULES = (
 
 @dataclass(frozen=True)
 class Case:
-    """One family, operator and target: the default config and as many others as are drawn."""
+    """One family, operator and target: the default config and a number of drawn ones."""
 
     family: str
     operator: str
@@ -160,7 +160,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Emission:
-    """One kernel as plain data, and the config that it is of."""
+    """One kernel as plain data, and its config."""
 
     place: str  # default, or a drawn config as text
     config: Mapping[str, Any]
@@ -174,7 +174,7 @@ def _crossed(family: str, operators: Sequence[str], places: Sequence[str], drawn
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """All candidates, in a fixed order; what a family refuses is no case."""
+    """All candidates in a fixed order; those that a family does not support are dropped later."""
     on_rules = (
         "x86:avx2",
         "x86:avx512",
@@ -227,7 +227,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def lacks(case: Case) -> str | None:
-    """What has to be installed for it and is not, in words."""
+    """The missing requirement of a case, in words; None if everything is installed."""
     if case.family not in (TRITON, TRITON_C):
         return None
     if importlib.util.find_spec("triton") is None:
@@ -240,7 +240,7 @@ def lacks(case: Case) -> str | None:
 
 @cache
 def target_of(name: str) -> Target:
-    """With the same cores and caches on every machine: otherwise processors have some of this machine's own facts."""
+    """The target with the same cores and caches on every machine: otherwise CPUs would take facts from this machine."""
     target = targets.resolve(name)
     if not isinstance(target, Cpu):
         return target
@@ -248,7 +248,7 @@ def target_of(name: str) -> Target:
 
 
 def served(case: Case) -> tuple[Generator, Operator, Target] | None:
-    """The family and the operator of a case; None where the family refuses it."""
+    """The family and the operator of a case; None if the family does not support it."""
     target = target_of(case.target)
     if case.family == OLDER:
         data = json.loads((ROOT / "data/deepgen/TuningConfigs" / case.operator).read_text())
@@ -266,12 +266,12 @@ def served(case: Case) -> tuple[Generator, Operator, Target] | None:
 def _example(case: Case) -> Any:
     if case.family in (TRITON, TRITON_C):
         return module_at(ROOT / "examples/triton" / f"{case.operator}.py").kernel
-    # Executed anew: a copy of the same text in a study's folder may be a module already, without its sources.
+    # Executed anew: a copy of the same text in a study's folder may already be a module, without its sources.
     return runpy.run_path(str(ROOT / "examples" / case.operator))["kernel"]
 
 
 def default(case: Case) -> Emission | None:
-    """The kernel of the default config, without a space; None where the family refuses the case."""
+    """The kernel of the default config, without a space; None if the family does not support the case."""
     if (parts := served(case)) is None:
         return None
     family, operator, target = parts
@@ -279,11 +279,10 @@ def default(case: Case) -> Emission | None:
 
 
 def emissions(case: Case, listed: Sequence[str] = ()) -> tuple[Mapping[str, Any], list[Emission]] | None:
-    """The space's definition and all kernels of a case; None where the family refuses it.
+    """The space's definition and all kernels of a case; None if the family does not support it.
 
-    Configs are those of the places that are listed; of these, what is not in the space any more is left out. Without
-    any they are drawn. Ranks are not used again later: the order of knobs that they follow may be another one with
-    another release of Python or numpy.
+    Configs are those of the listed indices, without those no longer in the space; if none are listed, they are drawn.
+    Ranks are not reused: they depend on the order of knobs, which may change with another release of Python or numpy.
     """
     if (parts := served(case)) is None:
         return None
@@ -305,7 +304,7 @@ def emissions(case: Case, listed: Sequence[str] = ()) -> tuple[Mapping[str, Any]
 
 
 def _place(space: dg.Space, config: Mapping[str, Any]) -> str:
-    """A config as text: for each knob the place of its value among the knob's values, or - where it has none."""
+    """A config as text: for each knob the index of its value among the knob's values, or - if it has none."""
     spelled = [[(type(value), value) for value in knob.values] for knob in space.knobs]
     pairs = zip(space.knobs, spelled, strict=True)
     return _DRAWN + ".".join(
@@ -315,7 +314,7 @@ def _place(space: dg.Space, config: Mapping[str, Any]) -> str:
 
 
 def _config(space: dg.Space, place: str) -> Mapping[str, Any] | None:
-    """The config of such a text; None where the space does not have it."""
+    """The config for such a text; None if the space does not contain it."""
     words = place.removeprefix(_DRAWN).split(".")
     if len(words) != len(space.knobs):
         return None
@@ -339,7 +338,7 @@ def _emitted(case: Case, parts: tuple[Generator, Operator, Target], place: str, 
 
 
 def _lowered(case: Case, kernel: Kernel) -> Mapping[str, Any]:
-    """What a build for a processor makes of a Triton kernel, with Triton's front end."""
+    """The result of a build of a Triton kernel for a CPU, with Triton's front end."""
     unit = from_flags(kernel.flags)
     function = getattr(module_at(ROOT / "examples/triton" / f"{case.operator}.py"), unit.entry)
     types = {name: unit.parameters[name][0] if name in unit.parameters else "constexpr" for name in function.arg_names}
@@ -355,7 +354,7 @@ def _lowered(case: Case, kernel: Kernel) -> Mapping[str, Any]:
 
 @cache
 def operator_of(text: str) -> Operator:
-    """`gemm M=64 dtype=f16`: an operator's name and its words; `expression NAME`: one of those below."""
+    """`gemm M=64 dtype=f16`: an operator's name and its parameters; `expression NAME`: one of those below."""
     name, *words = text.split()
     if name == "expression":
         expressed: Operator = as_operator(_EXPRESSIONS[text.partition(" ")[2]]())
@@ -376,7 +375,7 @@ def _value(text: str) -> bool | int | float | str:
 
 
 def _projections() -> Any:
-    """Two products of one matrix."""
+    """Two products with a shared matrix."""
     x, k = dg.tensor("x", (32, 48)), dg.reduce_axis("k", 48)
     left, right = dg.tensor("left", (48, 16)), dg.tensor("right", (48, 24))
     first = dg.compute("first", (32, 16), lambda i, j: dg.sum(x[i, k] * left[k, j], k))

@@ -1,25 +1,25 @@
-"""Emits some 3,900 kernels of all families and compares each with the lists that are committed in `expected`.
+"""Emits some 3,900 kernels of all families and compares each with the committed lists in `expected`.
 
-    python tests/emissions/replay.py                    compare; 1 where anything differs, with the first differences
+    python tests/emissions/replay.py                    compare; exits with 1 and the first differences if any
     python tests/emissions/replay.py --only rules       one family
-    python tests/emissions/replay.py --show NAME        what one emission is, to be compared between two checkouts
-    python tests/emissions/replay.py --update           write the lists anew: only where kernels are meant to change
+    python tests/emissions/replay.py --show NAME        print one emission, to compare two checkouts
+    python tests/emissions/replay.py --update           rewrite the lists: only if kernels are meant to change
 
-A refactoring leaves every hash as it is. A family's list has, for each operator and target, a hash of the space's
-definition, and a line for each config with the hash of its kernel, which is of all that it holds: name,
-language, sources with their names, flags and launch plan. The default config has a hash of its own; one that was drawn
-has the place of each knob's value among the knob's values. So changes of spaces, of defaults and of kernels are told
-apart.
+A refactoring leaves every hash unchanged. A family's list has, for each operator and target, a hash of the space's
+definition, and a line for each config with the hash of its kernel, which covers everything in it: name, language,
+sources with their names, flags and launch plan. The default config has its own hash; a drawn config is given by the
+index of each knob's value among the knob's values. So changes of spaces, of defaults and of kernels can be
+distinguished.
 
-A rename is an entry in `renames.json`, and the list stays as it is:
+A rename is an entry in `renames.json`, and the list stays unchanged:
 
-    "families":  {"old name": "new name"}       a family of generators; the list and the cases go on with the old name
+    "families":  {"old name": "new name"}       a family of generators; the list and the cases keep the old name
     "operators": {"old name": "new name"}       an operator of the cases
     "texts": [{"old": "...", "new": "...", "why": "..."}]
                                                 a word in kernels, spaces or configs: before hashing, the new one is
                                                 replaced by the old one, where it is a whole word
 
-With `--update` all three can be emptied, after the cases have taken the new names.
+With `--update` all three can be emptied, once the cases use the new names.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
-    sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]  # this checkout's own code, whatever is installed
+    sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]  # this checkout's own code, not an installed one
 
 import emission_cases  # noqa: E402
 from emission_cases import RENAMES, Case, Emission  # noqa: E402
 
-LISTS = HERE / "expected"  # a file a family: those who change different ones are not in each other's way
+LISTS = HERE / "expected"  # one file per family, so that changes to different families do not conflict
 SPACE, DEFAULT = "space", "default"
-_SHOWN = 20  # differences that are named
+_SHOWN = 20  # differences that are printed
 _NO_CASE: Mapping[str, str] = {}
 
 
 def hashed(value: object, length: int = 16) -> str:
-    """The start of the SHA-256 of a value's canonical JSON, in which what was renamed has its old name."""
+    """The start of the SHA-256 of a value's canonical JSON, with old names in place of renamed ones."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     for rename in RENAMES["texts"]:
         text = rename["old"].join(re.split(rf"(?:(?<!\w)|(?<=\\n)){re.escape(rename['new'])}(?!\w)", text))
@@ -64,7 +64,7 @@ def line_of(emission: Emission) -> tuple[str, str]:
 
 
 def lines_of(case: Case, listed: Iterable[str] = ()) -> Mapping[str, str]:
-    """The lines of a case, for the configs that the list has or for new ones; none where its family refuses it."""
+    """The lines of a case, for the listed configs or for new ones; none if its family does not support it."""
     drawn = [line for line in listed if line != SPACE and not line.startswith(DEFAULT)]
     emitted = emission_cases.emissions(case, drawn)
     return _NO_CASE if emitted is None else {SPACE: hashed(emitted[0]), **dict(map(line_of, emitted[1]))}
@@ -77,7 +77,7 @@ def read() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def differences(case: Case, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """How the lines of a case differ, in words; `new` may have a part of them only if it has no space."""
+    """The differences between the lines of a case, in words; `new` may be partial only if it has no space."""
     name = f"{case.family}: {case.name}"
     if old and not new:
         return [f"{name}: no longer served"]
@@ -94,7 +94,7 @@ def differences(case: Case, old: Mapping[str, str], new: Mapping[str, str]) -> l
 
 
 def show(name: str) -> None:
-    """What one emission holds. Its name is as in a difference; without a config it is the default."""
+    """Print one emission. Its name is as in a difference; without a config it is the default."""
     for case in emission_cases.cases():
         prefix = f"{case.family}: {case.name}"
         if name != prefix and not name.startswith(f"{prefix}: "):
@@ -113,7 +113,7 @@ def show(name: str) -> None:
 
 
 def text_of(emission: Emission) -> str:
-    """For people, and for diff."""
+    """Readable text, also for diff."""
     content = dict(emission.content)
     sources: list[Mapping[str, str]] = content.pop("sources")
     parts = [json.dumps({"config": dict(emission.config), **content}, indent=1)]
@@ -122,9 +122,9 @@ def text_of(emission: Emission) -> str:
 
 
 def _timed(anew: bool, case: Case) -> tuple[Case, Mapping[str, str] | str, float]:
-    """The lines of a case, or the error that it ends with: one that fails must not hide how the others differ.
+    """The lines of a case, or its error: one that fails must not hide differences in the others.
 
-    `anew`: other configs are drawn where some are gone.
+    `anew`: draw new configs if some no longer exist.
     """
     start = time.process_time()
     lines: Mapping[str, str] | str
@@ -204,14 +204,14 @@ def main() -> int:
 
 
 def _counted(lines: Mapping[str, Mapping[str, str]]) -> tuple[int, int]:
-    """Cases, and kernels in them."""
+    """The number of cases, and of kernels in them."""
     return len(lines), sum(len(one) - 1 for one in lines.values())
 
 
 def _write(
     listed: Mapping[str, Any], emitted: Mapping[str, Mapping[str, Any]], left_out: list[Case], only: str | None
 ) -> None:
-    """What was not emitted this time keeps its lines."""
+    """Write the lists; cases that were not emitted this time keep their lines."""
     kept = {} if only is None else {family: lines for family, lines in listed.items() if family != only}
     for case in left_out:
         if lines := listed.get(case.family, {}).get(case.name):

@@ -1,4 +1,4 @@
-"""A sample of the replay: what is emitted today is what the committed list has. `replay.py` compares all of it."""
+"""A sample of the replay: today's emissions equal the committed list. `replay.py` compares all of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emission_cases import Case
 LISTED = replay.read()
 CASES = [case for case in emission_cases.cases() if case.name in LISTED.get(case.family, {})]
 RULES = ("rules", "rules_constant_weights", "vta")
-# One of many, and the first of each family; by rules one emission takes as long as ten others.
+# A sample, and the first of each family; an emission by rules takes as long as ten others.
 BEGIN = {case.family: case for case in reversed(CASES)}
 DEFAULTS = [
     case

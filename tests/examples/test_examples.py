@@ -1,4 +1,4 @@
-"""Every example runs as it stands."""
+"""Every example runs unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# That of an operator of one's own is run by test_own_operator.py, which goes on with its studies.
+# The example of a user's own operator is run by test_own_operator.py, which continues with its studies.
 EXAMPLES = [p for p in sorted((Path(__file__).parents[2] / "examples").glob("*.py")) if p.stem != "own_operator"]
 
 

@@ -1,4 +1,4 @@
-"""The notebooks run from their first cell to their last, in one process each."""
+"""The notebooks run from the first cell to the last, each in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator and a family from outside the package do all that deepgen's own do."""
+"""An operator and a family from outside the package can do everything that deepgen's own can."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(*argv: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def deepgen(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    if env:  # other packages, which a process finds when it starts
+    if env:  # other packages, which a process finds at startup
         return run("-m", "deepgen", *words, cwd=cwd, env=env)
     done = preloaded.deepgen(*words, cwd=cwd)
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def study(folder: Path, name: str) -> Path:
 
 @pytest.fixture
 def at_home(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user who tuned."""
+    """The environment of the user who tuned."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tuned / "config"))
     return tuned
 
@@ -107,7 +107,7 @@ def test_a_stranger_is_asked_for_trust(tuned: Path, tmp_path: Path) -> None:
 
 
 def installed(site: Path) -> Path:
-    """What an installer leaves of a package: its modules and its metadata."""
+    """The files that an installer leaves of a package: its modules and its metadata."""
     metadata = site / "own_operator-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-operator\nVersion: 1.0\n")
@@ -130,7 +130,7 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     conformance = EXAMPLE.parents[1] / "tests" / "conformance"
     suites = [str(conformance / name) for name in ("test_operators.py", "test_generators.py")]
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "vadd or row_softmax", *suites, cwd=tmp_path, env=env)
-    # Where the package is gone, a sentence says so; what was measured can still be read.
+    # If the package is gone, a message says so; the measurements can still be read.
     assert "vadd f32 n=5000" in deepgen("show", done["study"], cwd=tmp_path)
     gone = preloaded.deepgen("resume", done["study"], "--trials", "6", cwd=tmp_path)
     assert gone.returncode == 2 and "whose code is not available" in gone.stderr

@@ -1,4 +1,4 @@
-"""The example's schedule rule serves GPUs, computes what it should, and is tuned and shown as deepgen's own are."""
+"""The example's schedule rule serves GPUs, computes correct results, and is tuned and shown like deepgen's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_runs_are_stored_plane_by_plane(name: str, tmp_path: Path) -> None:
 
 
 class SimtCuda(EmulatedCuda):
-    """Builds kernels in the dialect for the driver over host memory: blocks of fibers run them."""
+    """Builds kernels in the dialect for the driver over host memory, which runs blocks as fibers."""
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         if not any(source.name == "dialect.h" for source in kernel.sources):

@@ -1,6 +1,6 @@
-"""The examples in Triton: right in Triton's interpreter, and described so that each can be built for both makers' GPUs.
+"""The Triton examples: correct in Triton's interpreter, and described so that each builds for NVIDIA and AMD GPUs.
 
-Compiling all of them takes minutes: `python benchmarks/triton_calls.py --build cuda:sm_90 hip:gfx942` does.
+Compiling all of them takes minutes: `python benchmarks/triton_calls.py --build cuda:sm_90 hip:gfx942` does that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import triton_calls
 from deepgen import targets
 
 AUTOTUNED = Path(__file__).parents[1] / "kernels" / "triton_autotuned.py"
-# One process for both: importing torch takes longer than all the rest.
+# One process for both: importing torch takes longer than everything else.
 PROGRAM = f"""
 import runpy, sys
 sys.path.insert(0, {str(Path(triton_calls.__file__).parent)!r})

@@ -1,4 +1,4 @@
-"""A family of kernels of which one in four is faulty, and a compiler that fails when a source tells it to."""
+"""A family of kernels, one in four of which is faulty, and a compiler that fails when a source tells it to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LANES = 4  # configs of the last lane are faulty
 
 @dataclass(frozen=True)
 class Fault:
-    """What must be said of a kernel with this fault."""
+    """The expected verdict for a kernel with this fault."""
 
     verdict: Verdict
     says: str
@@ -40,7 +40,7 @@ FAULTS = {
     "COMPILER_HANG": Fault(Verdict.BUILD_TIMEOUT, "gcc did not finish within"),
     "COMPILER_OUTPUT": Fault(Verdict.BUILD_FAILED, "gcc printed more than 16 MiB and was stopped"),
     "WRONG_LATER": Fault(Verdict.WRONG, "correct at first but not on call 2: C[0, 0] was never written"),
-    # Printing harms nobody: it stays out of the conversation, and the kernel is as right as it is.
+    # Printing is harmless: it is kept out of the protocol, and the kernel is still correct.
     "PRINTS_GARBAGE": Fault(Verdict.CORRECT, ""),
 }
 
@@ -59,7 +59,7 @@ exec {gcc} "$@"
 
 
 def broken_compiler(folder: Path) -> str:
-    """A gcc that crashes, hangs or never stops printing where the first line of a source asks for it."""
+    """A gcc that crashes, hangs or never stops printing if the first line of a source requests it."""
     gcc = shutil.which("gcc")
     assert gcc is not None
     script = folder / "gcc"
@@ -69,18 +69,18 @@ def broken_compiler(folder: Path) -> str:
 
 
 def fault_of(config: Mapping[str, Any]) -> str | None:
-    """The name of a config's fault, if it has one."""
+    """The name of a config's fault, if any."""
     return list(FAULTS)[config["PLACE"] % len(FAULTS)] if config["LANE"] == LANES - 1 else None
 
 
 def passes(config: Mapping[str, Any]) -> int:
-    """How slow a config is made: faulty kernels are the fastest, the best good one is alone, printing is slow."""
+    """How slow a config is: faulty kernels are the fastest, the best good one is alone, printing is slow."""
     fault = fault_of(config)
     if fault is not None:
         return 40 if fault == "PRINTS_GARBAGE" else 0
     order = config["PLACE"] * (LANES - 1) + config["LANE"]
-    # 3 for the best and 20, 21, 22 ... for the others, which take more than twice as long: a machine that serves others
-    # too may be half as fast for as long as a trial takes. Which one is the best has nothing to do with its place.
+    # 3 for the best and 20, 21, 22 ... for the others, which take more than twice as long: a shared machine may be half
+    # as fast for the duration of a trial. Which one is the best is independent of its index.
     distance = (order * 37 + 11) % (PLACES * (LANES - 1))
     return 3 if distance == 0 else 20 + distance // 4
 

@@ -1,4 +1,4 @@
-"""A family of right kernels, most of which change the process that they run in, or reach for others."""
+"""A family of numerically correct kernels, most of which change their own process or access others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, Tens
 
 @dataclass(frozen=True)
 class Deed:
-    """What a kernel does before it multiplies, and what must be said of it."""
+    """What a kernel does before it multiplies, and what must be reported about it."""
 
     body: str
     says: str = ""
@@ -175,7 +175,7 @@ DEEDS = {
 
 
 class ProcessFaults:
-    """The family. `name` is what processes that stay call themselves."""
+    """The family. `left` is the process name of the processes that are left behind."""
 
     name = "process_faults"
 

@@ -1,6 +1,6 @@
-"""A disk that fills up and a folder that may not be written: one sentence, and nothing that was measured is lost.
+"""A disk that fills up and a folder that is not writable: one sentence, and no measurement is lost.
 
-The disks are small ones of their own, mounted where nobody else sees them.
+The disks are separate small ones, mounted privately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 
 def private(script: str, folder: Path) -> list[str]:
-    """A command that mounts a small disk on a folder, for itself alone, and runs a program."""
+    """A command that privately mounts a small disk on a folder and runs a program."""
     mount = f'mount -t tmpfs -o size=24m disk "{folder}" && exec "{sys.executable}" -c "$0" "{folder}"'
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, script]
 
@@ -36,7 +36,7 @@ def disk(tmp_path: Path) -> Path:
     return folder
 
 
-# What the scripts share. They run inside the private mount; what they saw goes to stdout.
+# Shared by the scripts. They run inside the private mount; their observations go to stdout.
 _COMMON = """
 import errno, json, os, subprocess, sys, time
 from pathlib import Path
@@ -116,9 +116,9 @@ def watch(script: str, disk: Path) -> dict[str, Any]:
 
 
 def refused(said: dict[str, Any], *words: str, cache: bool = False) -> None:
-    """It ended with one sentence that holds these words.
+    """It ended with one sentence that contains these words.
 
-    Where the `cache` is on that disk too, one on it may come first: a build can meet the full disk before the journal.
+    If the `cache` is also on that disk, one about it may come first: a build can hit the full disk before the journal.
     """
     assert said["code"] == 1, said
     assert said["out"] == ""
@@ -128,7 +128,7 @@ def refused(said: dict[str, Any], *words: str, cache: bool = False) -> None:
 
 
 def whole(seen: dict[str, Any]) -> None:
-    """The study ended well, and holds what it held before."""
+    """The study completed, and contains everything it had before."""
     assert seen["done"]["code"] == 0, seen["done"]["err"]
     assert [t[0] for t in seen["trials"]] == list(range(150))
     assert len({t[1] for t in seen["trials"]}) == 150

@@ -1,4 +1,4 @@
-"""A study of 120 real kernels, one in four faulty: the right one wins, and every fault is named."""
+"""A study of 120 real kernels, one in four faulty: the correct one wins, and every fault is identified."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepgen.vocabulary import BadInput, Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
-OPERATOR = dg.gemm(65, 61, 59)  # odd sizes: the end of C lies inside a cache line
+OPERATOR = dg.gemm(65, 61, 59)  # odd sizes: the end of C is inside a cache line
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.Study]:
         generator=FaultyGemm(),
         policy=policy,
         baselines=False,
-        second_look=False,  # every kernel is run, those too that are expected to be slow
+        second_look=False,  # every kernel is run, including those that are expected to be slow
         out=folder / "studies",
         engine=engine,
     )
@@ -80,7 +80,7 @@ def test_every_fault_has_its_verdict_and_a_sentence(study: dg.Study, name: str) 
 @pytest.mark.slow
 def test_good_kernels_are_not_blamed_for_their_neighbours(study: dg.Study) -> None:
     verdicts = Counter(t.measurement.verdict for t in study.trials() if fault_of(t.config) is None)
-    # On a machine that does other work besides, a time or two may stay unsettled; that is said, not hidden.
+    # On a busy machine, a time or two may stay unstable; that is reported, not hidden.
     assert verdicts[Verdict.CORRECT] >= 88
     assert set(verdicts) <= {Verdict.CORRECT, Verdict.UNSTABLE}
 

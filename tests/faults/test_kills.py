@@ -1,4 +1,4 @@
-"""SIGKILL of the worker and of compilers in the middle of a real study: it goes on, and nothing is lost."""
+"""SIGKILL of the worker and of compilers in the middle of a real study: it continues, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from deepgen.vocabulary import Source, Verdict
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 TRIALS = 20
-# Two builds at a time, or many cores have built everything before there is a compiler to kill; and it waits for who
-# kills, which may be slow on a busy machine.
+# Two builds at a time, otherwise many cores have built everything before there is a compiler to kill; it also waits for
+# the killer, which may be slow on a busy machine.
 TUNER = f"""
 import time
 from pathlib import Path
@@ -43,12 +43,12 @@ COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
 
 
 def name_of(pid: int) -> str:
-    """What a process is to us: worker, the name of a compiler's program, or nothing."""
+    """The role of a process: worker, the name of a compiler's program, or empty."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    # A worker is a fork of its keeper, with nothing in its command line: whichever of the two is found is killed.
+    # A worker is a fork of its keeper, with an empty command line: whichever of the two is found is killed.
     blank = len(words) > 3 and not any(words[1:])
     if blank or any(word.endswith(b"run/measure/keeper.py") for word in words):
         return "worker"
@@ -68,7 +68,9 @@ def kill_one(tuner: int, kind: str) -> bool:
 
 
 def trials_ended(studies: Path) -> int:
-    """Read while the tuner writes, as `deepgen status` does: often, and so only the few rows that it takes."""
+    """Read while the tuner writes, like `deepgen status`: this happens often, so only the few
+    necessary rows are read.
+    """
     return sum(sum(glance(folder).get("trials", {}).values()) for folder in studies.glob("*"))
 
 
@@ -82,7 +84,7 @@ def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -
     before = 0
     while tuner.poll() is None:
         time.sleep(0.1)
-        # A kernel is tried again once and a build twice: none may be hit more often than that, or it is blamed.
+        # A kernel is retried once and a build twice: none may be hit more often, or it is blamed.
         ended = trials_ended(tmp_path / "deepgen-studies")
         kind = min(kills, key=lambda k: kills[k])
         if ended >= before + 2 and kills[kind] < 3 and kill_one(tuner.pid, kind):

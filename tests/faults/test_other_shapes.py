@@ -1,4 +1,4 @@
-"""A kernel that is right where it was tuned and wrong beside it keeps its tuned shape, and says so."""
+"""A kernel that is correct at its tuned shape and wrong at others keeps its tuned shape only, and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fault of the pool gets what is due to it: on this processor, and on a GPU that is emulated one of each kind.
+"""Every fault of the pool has the expected outcome: all on this CPU, and one of each kind on an emulated GPU.
 
 `python tests/faults/pool` runs them all, also on a real GPU.
 """
@@ -25,18 +25,18 @@ from needs import toolchain
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
-# Triton's compiler takes long, and on a GPU the same judge decides: one of each point.
+# Triton's compiler is slow, and on a GPU the same judge decides: one of each point.
 ONE_OF_EACH = list({(f.point, f.language): f for f in reversed(FAULTS)}.values())
 ON_CPU = [f for f in FAULTS if f.language in CPU.languages and (f.language != "triton" or f in ONE_OF_EACH)]
 EMULATED = [f for f in ONE_OF_EACH if f.language == "cuda"]
-# What many calls, and those in a fresh process, are there for; and of all else one of each point.
+# Points that need many calls, also in a fresh process; of all others one of each point.
 CALLED = ("Threads", "The process", "Kernels that watch the judge")
 FEW_CALLS = replace(POLICY, calls_seconds=0.02, race_seconds=0.1)
 
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> Policy:
-    """What winners pass takes a second: all of it where it finds the fault."""
+    """The checks of winners take a second: all of them if they detect the fault."""
     whole = fault.point in CALLED or fault in ONE_OF_EACH
     monkeypatch.setattr(crowning, "LAST_CALLS", whole)
     return POLICY if whole else FEW_CALLS

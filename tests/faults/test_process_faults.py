@@ -1,4 +1,4 @@
-"""Kernels that change their process, leave others running or reach for the tuner are found out; the study goes on."""
+"""Kernels that change their process, leave processes running or attack the tuner are detected; the study continues."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LEFT = f"left-{os.getpid()}"
 
 
 def left_running(before: Collection[int]) -> list[str]:
-    """Processes of kernels that are still there, and workers of ours.
+    """Processes of kernels that are still there, and our workers.
 
-    `before`: whom other tests have in this process, as torch's compiler and multiprocessing keep helpers of theirs.
+    `before`: processes of other tests, since torch's compiler and multiprocessing keep helpers.
     """
     names = [p.read_text() for p in Path("/proc").glob("[0-9]*/comm") if p.exists()]
     ours = [words(pid) for pid, one in descendants(os.getpid()).items() if pid not in before and one.running]
@@ -33,7 +33,7 @@ def left_running(before: Collection[int]) -> list[str]:
 
 
 def words(pid: int) -> str:
-    """How a process was called, so that a failure says who it is."""
+    """A process's command line, to identify it in a failure."""
     try:
         return f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
     except OSError:

@@ -1,4 +1,4 @@
-"""Inputs change at their addresses, as a user's do: a kernel that goes by addresses is wrong, and never wins."""
+"""Inputs change in place, like a user's: a kernel that caches by address is wrong, and never wins."""
 
 from __future__ import annotations
 

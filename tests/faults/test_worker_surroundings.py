@@ -1,4 +1,4 @@
-"""The measuring worker stands alone: neither what lies in the user's folder nor an impossible time gets past it."""
+"""The measuring worker is isolated: it ignores files in the user's folder, and rejects impossible times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATOR = dg.gemm(33, 31, 29)
 
 @pytest.fixture(scope="module")
 def cache(shared_cache: Path) -> Path:
-    """One for all: the machine's peak is measured once."""
+    """One cache for all: the machine's peak is measured once."""
     return shared_cache / "deepgen"
 
 

@@ -1,4 +1,4 @@
-"""Kernels that are wrong where usual inputs do not show it: they lose, and a right kernel never does."""
+"""Kernels whose errors usual inputs do not reveal lose, and a correct kernel never does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SINGLE = ("LOST", "DOUBLED")
 
 
 def right_on(operator: Gemm, folder: Path, *faults: str) -> set[str]:
-    """Tune; the faults of the kernels that reached the end of the finals. A right one is among them, and wins."""
+    """Tune, and return the faults of the kernels that reached the end of the finals. A correct one is among them, and
+    wins.
+    """
     family = WrongSums(*faults)
     study = dg.tune(
         operator,
@@ -51,7 +53,7 @@ def test_sums_that_are_too_narrow_lose(operator: Gemm, tmp_path: Path) -> None:
     assert right_on(operator, tmp_path, *NARROW) == set()
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])  # in wider results usual inputs show it
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])  # in wider results usual inputs reveal it
 def test_one_lost_or_doubled_product_loses(dtype: str, tmp_path: Path) -> None:
     assert right_on(gemm(48, 40, 300, dtype=dtype), tmp_path, *SINGLE) == set()
 

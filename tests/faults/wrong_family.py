@@ -1,4 +1,4 @@
-"""Plain GEMM kernels, right ones and ones with a single fault, in a text that is CUDA and C at once."""
+"""Plain GEMM kernels, correct ones and ones with a single fault, in a text that is valid CUDA and C."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, Tens
 
 RIGHT = ("NONE", "PREPARED")  # PREPARED: B is packed ahead of time, as `prepare` steps may
 STALE = (
-    "STALE_RESULT",  # C is kept while the addresses are those of the last call
-    "STALE_B",  # packed B is, likewise
-    "STALE_FIRST",  # C is, while also the first elements of A and B are those of the last call
-    "STALE_LATER",  # C is, but only after the second call
-    "STALE_BUT_B",  # C is, in a kernel that may keep B because a `prepare` step packs it
+    "STALE_RESULT",  # C is kept if the addresses are those of the last call
+    "STALE_B",  # packed B is kept, likewise
+    "STALE_FIRST",  # C is kept if also the first elements of A and B are those of the last call
+    "STALE_LATER",  # C is kept, but only after the second call
+    "STALE_BUT_B",  # C is kept, in a kernel that may keep B because a `prepare` step packs it
 )
-SHAPES = ("ODD_N",)  # the last column lacks a product where N is odd
+SHAPES = ("ODD_N",)  # the last column lacks a product if N is odd
 PRODUCTS = ("LOST",)  # one element lacks a product
 NARROW = (
     "SUM_16",
     "SATURATED_SUM",
     "SATURATED_PAIRS",
-)  # of 8-bit integers: in 16 bits that wrap, or stop at their ends
+)  # for 8-bit integers: accumulated in 16 bits that wrap, or saturate
 
 _TYPES = {
     "f32": ("float", "float", "float", "(x)", "(x)"),
@@ -148,12 +148,12 @@ ENTRY remember(TENSORS) {
 
 
 def faults(dtype: str) -> tuple[str, ...]:
-    """Those that a kernel for this dtype may have, beside ODD_N."""
+    """The faults that a kernel for this dtype may have, besides ODD_N."""
     return (*STALE, *PRODUCTS, *(NARROW if dtype in ("i8", "u8") else ()))
 
 
 class WrongGemm:
-    """The family: row-major GEMM without a batch, right or with one of these faults."""
+    """The family: row-major GEMM without a batch, correct or with one of these faults."""
 
     name = "wrong_gemm"
 

@@ -1,4 +1,4 @@
-"""GEMM kernels in plain C that are right, or fast and wrong in one way that usual inputs do not show."""
+"""GEMM kernels in plain C that are correct, or fast and wrong in one way that usual inputs do not reveal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step,
 from deepgen.vocabulary.dtypes import narrow, widen
 
 RIGHT = "none"
-PASSES = 40  # of a right kernel, each an Nth of the work: the wrong ones are faster
+PASSES = 40  # of a correct kernel, each an Nth of the work: the wrong ones are faster
 
 
 class WrongSums:
-    """A right kernel and some with faults. It serves row-major GEMM on processors."""
+    """A correct kernel and some with faults. It supports row-major GEMM on CPUs."""
 
     name = "wrong_sums"
 
@@ -53,7 +53,9 @@ class WrongSums:
 
 
 def hidden_product(operator: Gemm, seed: int = 0) -> tuple[int, int, int]:
-    """A row, a column and a place along K: their product can be lost or doubled unseen on a study's usual inputs."""
+    """A row, a column and an index along K whose product can be lost or doubled undetected on a
+    study's usual inputs.
+    """
     a, b, c, _ = operator.dtypes
     seeds = range(seed, seed + OTHER_SEEDS + 1)
     given = [operator.inputs(s) for s in seeds]

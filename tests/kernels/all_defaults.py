@@ -1,9 +1,9 @@
-"""Defaults of all families on all operators and formats, on all probes: none is called wrong.
+"""Defaults of all families on all operators and formats, on all probes: none may be judged wrong.
 
 python tests/kernels/all_defaults.py [--only gemm]       on this processor, or with --target cuda:native on its GPU
 python tests/kernels/all_defaults.py --target cuda:sm_90a    emulated on this processor
 
-A kernel with instructions that the emulation does not have is named and not counted.
+A kernel with instructions that are not emulated is reported and not counted.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from deepgen.toolchains import build_once  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 
 SIZES = {"k": 3, "H": 9, "W": 10, "D": 6, "L": 33, "CI": 8, "CO": 16, "C": 8, "N": 2, "n": 2, "pad": 1}
-OTHERS = (24, 40)  # of sizes by other names, in turns
+OTHERS = (24, 40)  # for sizes with other names, alternately
 PRODUCTS = ({"M": 40, "N": 24, "K": 40}, {"M": 8, "N": 256, "K": 1024, "layout": "nt"})
 ATTENTION = {"B": 2, "H": 4, "HK": 2, "SQ": 17, "SK": 40, "D": 16, "DV": 24}
 OWN: dict[str, tuple[dict[str, Any], ...]] = {"gemm": PRODUCTS, "attention": (ATTENTION, {**ATTENTION, "SQ": 1})}
 ONES = ("stride", "dilation", "groups")
-ON_HOPPER = ("sm90_gemm", "sm90_conv")  # with instructions of its own; of theirs those on 16 bits are emulated
-MOST_THREADS = 8192  # there
+ON_HOPPER = ("sm90_gemm", "sm90_conv")  # with special instructions, of which those on 16 bits are emulated
+MOST_THREADS = 8192  # for these
 Wrong = Callable[[str], str]  # what is wrong with a kernel on a probe, in words
 
 
 def operators(only: str) -> Iterator[Operator]:
-    """Each in each of its formats, small; products also with what follows them."""
+    """Each operator in each of its formats, small; products also with epilogues."""
     for name in sorted(OPERATORS.names()):
         words = {word.name: word for word in getattr(OPERATORS.get(name), "words", ())}
         if only not in name:
@@ -121,7 +121,7 @@ def on_hopper(kernel: Kernel, operator: Operator, folder: Path) -> Wrong:
 
 
 def run(target: Target, runners: Runners, kernel: Kernel, operator: Operator) -> Wrong:
-    """Built and run on the device, as finalists are."""
+    """Built and run on the device, like finalists."""
     artifact = build_once(kernel, target)
 
     def wrong(probe: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs emitted kernels of Hopper's attention on the CPU: their own text over an emulation of the instructions."""
+"""Runs emitted Hopper attention kernels on the CPU: their own source over an emulation of the instructions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Map(ctypes.Structure):
 
 
 def wrong(kernel: Kernel, operator: Attention, folder: Path, *probes: str, blocks: int = 3) -> str:
-    """What is wrong with its results, in words; empty when nothing is. So few blocks that each has several tiles."""
+    """A description of the errors in its results; empty if none. Few blocks, so that each has several tiles."""
     for source in kernel.sources:
         replaced = _PRODUCTS if source.name == "products.h" else '#include "emulate_hopper.h"\n'
         text = replaced if source.name in (*_REPLACED, "products.h") else source.text

@@ -1,4 +1,4 @@
-"""What the tests of the bf16 and 8-bit families share: operators, and kernels that run on any processor."""
+"""Shared by the tests of the bf16 and 8-bit families: operators, and kernels that run on any CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def integers(m: int, n: int, k: int, a: str = "i8", b: str = "i8", **other: obje
 
 
 def emulated(kernel: Kernel) -> Kernel:
-    """The same source with its dot products in plain C, which takes long to compile where it is optimised."""
+    """The same source with its dot products in plain C, which is slow to compile with optimisation."""
     text = resources.files("deepgen.kernels.shared").joinpath("emulate.h").read_text()
     return replace(
         kernel, sources=(*kernel.sources, Source("emulate.h", text)), flags=(*kernel.flags, "-DEMULATE", "-O1")

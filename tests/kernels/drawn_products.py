@@ -1,10 +1,10 @@
-"""Small products drawn by a seed, in every format, layout and kind of edge, against the exact result.
+"""Small products drawn by a seed, in every format, layout and kind of edge, compared with the exact result.
 
 python tests/kernels/drawn_products.py --target cuda:sm_90a --count 300     emulated on this processor
 python tests/kernels/drawn_products.py --target cuda:native --count 2000    run, as cpu and other targets are
 
-Each has one family that the seed draws, with its default or a config by chance. Of Hopper's own instructions those for
-16-bit floats are emulated, with few blocks. The exit status is 1 where a result is wrong.
+Each uses one family drawn by the seed, with its default or a random config. Of Hopper's own instructions those for
+16-bit floats are emulated, with few blocks. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Drawn = tuple[Gemm, Generator, dict[str, Any]]
 
 
 def drawn(chance: random.Random, target: Target, largest: int, emulates: bool) -> Drawn:
-    """A product that the target serves, one of the families that serve it, and a config."""
+    """A product that the target supports, one of the families that support it, and a config."""
     while True:
         kind, layout = chance.choice(FORMATS), chance.choice(LAYOUTS)
         m, n, k = (round(largest ** chance.random()) for _ in range(3))
@@ -67,7 +67,7 @@ def drawn(chance: random.Random, target: Target, largest: int, emulates: bool) -
 
 
 def _emulates(kernel: Kernel, operator: Gemm) -> bool:
-    """Whether Hopper's emulation can run it: one step, without lines that lanes load, not many blocks."""
+    """Whether Hopper's emulation can run it: one step, without lines loaded by lanes, and few blocks."""
     step, sizes = kernel.plan.steps[0], operator.scalars()
     blocks, threads = (int(evaluate(size[0], sizes)) for size in (step.grid, step.block))
     plain = len(kernel.plan.steps) == 1 and not any(source.name == "lines.h" for source in kernel.sources)
@@ -75,7 +75,7 @@ def _emulates(kernel: Kernel, operator: Gemm) -> bool:
 
 
 def emulated(case: Drawn, target: Target) -> str:
-    """What is wrong with a kernel on this processor."""
+    """What is wrong with a kernel emulated on this CPU."""
     operator, family, config = case
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,7 +92,7 @@ def emulated(case: Drawn, target: Target) -> str:
 
 
 def results(cases: Iterator[Drawn], target: Target, emulates: bool, jobs: int) -> Iterator[tuple[Drawn, str]]:
-    """Cases as they come, built side by side, and what is wrong with each."""
+    """Cases as they are drawn, built in parallel, with what is wrong with each."""
     with ThreadPoolExecutor(jobs) as pool, opened() as runners:
 
         def run(case: Drawn) -> Callable[[], str]:

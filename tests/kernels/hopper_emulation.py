@@ -1,4 +1,4 @@
-"""Runs a kernel with Hopper's own instructions on the CPU: its source over plain C++ in the place of hopper.h."""
+"""Runs a kernel with Hopper's own instructions on the CPU: its source with plain C++ in place of hopper.h."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deepgen.targets.gpu_driver import CUDA
 from deepgen.vocabulary import DescriptorArg, Kernel, ScalarArg, TensorArg
 
 _HEADER = Path(__file__).with_name("hopper_emulation.h")
-_PLAIN = {"im2col.h": ""}  # what the header itself has
+_PLAIN = {"im2col.h": ""}  # already part of the header
 _NUMBERS = (
     ('asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));', "y = hopper::number<f16>((const char*)&x);"),
     ('asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(b), "f"(a));', "bits = two_bf16(a, b);"),
@@ -52,7 +52,7 @@ extern "C" int run(void** args, int blocks, int threads, int cluster) {{
     return hopper::launch({entry}, args, blocks, threads, cluster);
 }}
 """
-_INTS = {0: 0, 1: 32, 2: 64, 3: 128}  # bytes of a swizzle by the driver's numbers
+_INTS = {0: 0, 1: 32, 2: 64, 3: 128}  # bytes of a swizzle by the driver's codes
 
 
 def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
@@ -80,7 +80,7 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
 
 
 def encoded(arg: DescriptorArg, tensor: Array, element: str, scalars: Any) -> tuple[Any, Any]:
-    """A tensor map whose bytes are the address of what the driver was asked for, as numbers."""
+    """A tensor map whose bytes are the address of the driver call's arguments, as numbers."""
     numbers = (ctypes.c_int64 * 33)()
 
     def tiled(storage: Any, kind: int, rank: int, address: Any, sizes: Any, strides: Any, box: Any, *rest: Any) -> int:
@@ -138,7 +138,7 @@ def run(kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "
 
 
 def _blank(tensor: Any) -> Array:
-    """What is not written shows."""
+    """Filled so that unwritten elements show."""
     blank = np.zeros(tensor.shape, tensor.dtype.numpy())
     blank.view(np.uint8).fill(0xFF)
     return blank

@@ -1,4 +1,4 @@
-"""Builds a kernel in C and runs it between guard pages, on the sizes it was made for or on any others."""
+"""Builds a C kernel and runs it between guard pages, on the sizes it was generated for or on others."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from deepgen.targets import Target
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, WorkspaceArg
 
-_NAN = 0xFF  # bytes that read as NaN: what is never written, or read though nobody wrote it, shows
+_NAN = 0xFF  # bytes that read as NaN, so that unwritten outputs and uninitialised reads show
 
 
 class Runs:
     """One built kernel."""
 
     def __init__(self, kernel: Kernel, target: Target, *flags: str) -> None:
-        """`flags`: beside its own; with -O1 it is compiled in half of the time."""
+        """`flags`: added to the kernel's own; -O1 halves the compile time."""
         kernel = replace(kernel, flags=(*kernel.flags, *flags))
         self.native = NativeKernel(kernel, build_once(kernel, target).binary)
 
     def wrong(self, operator: Operator, probe: str = "normal") -> str:
-        """What is wrong with its results, in words; empty when nothing is."""
+        """A description of the errors in its results; empty if there are none."""
         inputs = operator.inputs(seed=7, probe=probe)
         guarded: dict[str, Guarded] = {}
         arrays: dict[str, Array] = {}

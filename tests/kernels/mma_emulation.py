@@ -1,4 +1,6 @@
-"""Runs emitted kernels on warp-wide products on the CPU: the SIMT family's emulation, and a warp's lanes that meet."""
+"""Runs emitted kernels on warp-wide products on the CPU: the SIMT family's emulation, with synchronised lanes of a
+warp.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ extern "C" i64 conflicts() { return emulate::conflicts; }
 
 
 def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
-    """The kernel as a library of this machine. Its own flags decide what it is."""
+    """The kernel as a library for this machine. The kernel's own flags select the variant."""
     folder.mkdir(exist_ok=True)
     header = resources.files("deepgen.kernels.gemm.mma_gemm").joinpath("emulate_mma.h")
     (folder / header.name).write_text(header.read_text())
@@ -32,7 +34,7 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
 
 
 def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> int:
-    """Asserts that the result is right, run after run; gives how often rows of matrices met on the same banks."""
+    """Assert that the result is correct, run after run; returns how often rows of matrices had bank conflicts."""
     library = build(kernel, folder)
     error, found = simt.run(kernel, library, testable(operator), times=times)
     assert error == "" and found.ok, found
@@ -40,7 +42,9 @@ def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> int:
 
 
 def testable(operator: Gemm) -> Gemm:
-    """The operator with inputs that show more: 8-bit floats from all bit patterns of moderate size, tiny ones too."""
+    """The operator with more revealing inputs: 8-bit floats from all bit patterns of moderate size, including tiny
+    ones.
+    """
     kind = _EightBits if operator.a.startswith("f8") else Gemm
     return kind(**{f.name: getattr(operator, f.name) for f in fields(Gemm)})
 

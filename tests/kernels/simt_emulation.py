@@ -1,4 +1,6 @@
-"""Runs an emitted kernel in the SIMT dialect on the CPU: its own source over the emulation's side of the dialect."""
+"""Runs an emitted kernel in the SIMT dialect on the CPU: its own source with the emulated implementation of the
+dialect.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ extern "C" const char* run_{entry}(void** args, int grid, int threads, int share
     return emulate::launch({entry}, args, grid, threads, shared);
 }}
 """
-# What the emulation's side of the dialect has of templates and functions, in an object of its own.
+# Templates and functions of the emulated dialect, compiled as a separate object.
 _ALL = """#include "dialect.h"
 COMPILED template class std::vector<emulate::Range>;
 COMPILED template class std::vector<emulate::Byte>;
@@ -50,17 +52,17 @@ COMPILED template class std::vector<bool>;
 _ELSEWHERE = "-DEMULATE_OWN=extern inline __attribute__((gnu_inline))"
 _FLAGS = ("-O0", "-w", "-fPIC", "-DDG_EMULATE")
 _CLANG = COMPILER is not None and "clang" in Path(COMPILER).name
-_LINKER = ("-fuse-ld=lld-19",) if _CLANG and shutil.which("ld.lld-19") else ()  # in half of the time
+_LINKER = ("-fuse-ld=lld-19",) if _CLANG and shutil.which("ld.lld-19") else ()  # twice as fast
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
-    """The kernel as a library of this machine. Its own flags decide what it is."""
+    """The kernel as a library for this machine. The kernel's own flags select the variant."""
     return compiled(kernel, folder, harness(kernel), *more)
 
 
 def harness(kernel: Kernel) -> str:
-    """The kernel's source and what starts each of its entries."""
+    """The kernel's source and the code that starts each of its entries."""
     entries = dict.fromkeys(step.entry for step in kernel.plan.steps)
     return _HARNESS.format(source=kernel.sources[0].name) + "".join(_ENTRY.format(entry=name) for name in entries)
 
@@ -78,7 +80,7 @@ def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL
 
 
 def loaded(source: Path, *more: str) -> ctypes.CDLL:
-    """A source, with what it includes beside it, as a library of this process."""
+    """A source, with its local includes, as a library of this process."""
     assert COMPILER is not None
     command = [COMPILER, *_FLAGS, *_parsed(), *_LINKER, "-shared", *more]
     library = source.with_suffix(".so")
@@ -93,14 +95,14 @@ def loaded(source: Path, *more: str) -> ctypes.CDLL:
 
 
 def dialect() -> dict[str, str]:
-    """The headers that every kernel includes, whatever its flags are."""
+    """The headers that every kernel includes, for any flags."""
     package = resources.files("deepgen.kernels.shared.dialect")
     return {name: package.joinpath(name).read_text() for name in ("dialect.h", "emulate.h")}
 
 
 def _parsed() -> tuple[str, ...]:
-    """Flags for the dialect and C++'s own headers, by clang as it has read and compiled them once: more than half of a
-    kernel's compilation.
+    """Flags for clang to use precompiled headers for the dialect and for C++: these take more than half of a kernel's
+    compilation.
     """
     folder = _headers()
     return ("-I", str(folder), *(("-include-pch", f"{folder}/all.pch", f"{folder}/all.o") if _CLANG else ()))
@@ -108,7 +110,7 @@ def _parsed() -> tuple[str, ...]:
 
 @cache
 def _headers() -> Path:
-    """One folder for all processes of a run; clang's file names it, so that it is written where it stays."""
+    """One folder for all processes of a run; clang's file contains its path, so it is written to its final place."""
     texts = (*dialect().items(), ("all.h", _ALL))
     digest = sha256(repr((COMPILER, _FLAGS, texts)).encode()).hexdigest()
     folder = default_cache_folder().parent / f"headers-{digest[:16]}"
@@ -146,7 +148,7 @@ def run(
             if param.name in inputs:
                 tensors[param.name][...] = inputs[param.name]
             else:
-                tensors[param.name].view(np.uint8).fill(0xFF)  # what is not written shows
+                tensors[param.name].view(np.uint8).fill(0xFF)  # so that unwritten elements show
         error = error or steps(kernel, library, operator, tensors, spaces)
     dtypes, answers = {t.name: t.dtype for t in operator.tensors()}, operator.reference(inputs)
     found = [
@@ -157,7 +159,7 @@ def run(
 
 
 def wrong(kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal") -> str:
-    """What is wrong with the outputs of an operator, in words; empty when nothing is."""
+    """What is wrong with the outputs of an operator, in words; empty if nothing is."""
     error, found = run(kernel, library, operator, probe)
     return error or ("" if found.ok else f"{operator.describe()} ({probe}): {found}")
 
@@ -176,7 +178,9 @@ def steps(
     spaces: dict[str, Array],
     written: Collection[str] | None = None,
 ) -> str:
-    """Run them all; what went wrong. `written`: the tensors that may be written, the operator's outputs unless told."""
+    """Run all steps; returns what went wrong. `written`: the tensors that may be written, by default the operator's
+    outputs.
+    """
     scalars = dict(operator.scalars())
     outputs = {param.name for param in operator.signature().outputs} if written is None else written
 
@@ -189,7 +193,7 @@ def steps(
         for arg in step.args:
             if isinstance(arg, TensorArg):
                 array = tensors[arg.tensor]
-                # A result that is read too is still written once.
+                # A result that is also read is still written once.
                 _declare(library, array, arg.tensor in outputs, arg.tensor in outputs)
                 values.append(ctypes.c_void_p(array.ctypes.data))
             elif isinstance(arg, WorkspaceArg):

@@ -1,4 +1,4 @@
-"""Kernels on tiles give the right numbers, whatever the config, the layout, the sizes and the processor."""
+"""Kernels on tiles compute correct results for any config, layout, sizes and CPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_sampled_configs_are_right_on_all_sizes(layout: str) -> None:
     ids=str,
 )  # fmt: skip
 def test_default_configs_are_right_on_all_sizes(operator: Gemm) -> None:
-    """Sums that wait in memory; a batch, which fetches what comes next; a left operand that is turned; few rows."""
+    """Sums that wait in memory; a batch, with prefetching; a transposed left operand; few rows."""
     kernel = runs(operator, FAMILY.default(operator, TARGET))
     assert kernel.wrong(operator) == ""
     for m, n, k in SIZES:
@@ -106,7 +106,9 @@ def test_every_way_to_share_the_work_is_right(partition: str) -> None:
     ids=["turned", "huge-pages"],
 )
 def test_slices_of_k_are_added_up(operator: Gemm, changes: Mapping[str, object]) -> None:
-    """Sums that also wait for the next block of K, C computed transposed; and scratch that begins at a huge page."""
+    """Sums that also wait for the next block of K, with C computed transposed; and scratch that
+    starts at a huge page.
+    """
     config = {**FAMILY.default(operator, TARGET), "THREADS": 2, "PARTITION": "k", "TASKS": 1, **changes}
     kernel = runs(operator, config)
     assert kernel.wrong(operator) == "" and kernel.wrong(replace(operator, batch=3)) == ""

@@ -1,4 +1,4 @@
-"""The AMX family's space, launch and defaults are what was looked at, on whatever processor the tests run."""
+"""The AMX family's space, launch and defaults are as reviewed, on whatever CPU the tests run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepgen.vocabulary import Kernel, TensorArg
 MACHINE = targets.resolve("x86:amx")
 assert isinstance(MACHINE, X86)
 FAMILY, CONSTANT = AmxGemm(), AmxGemmConstant()
-# Defaults depend on cores and caches, which are those of the machine that the tests run on.
+# Defaults depend on the cores and caches of the machine that runs the tests.
 TARGET = replace(MACHINE, cores=2, l1d_bytes=48 << 10, l2_bytes=2 << 20, l3_bytes=32 << 20)
 
 
@@ -40,7 +40,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str],
         (100, 100, 100),
         (256, 256, 8192),
         (1, 512, 8192),
-        # Sums that wait for the next block of K are more than caches hold.
+        # The partial sums kept for the next block of K exceed the caches.
         (60000, 128, 4096),
         (16, 60000, 4096),
         (16000, 6500, 11000),

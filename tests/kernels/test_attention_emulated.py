@@ -1,4 +1,4 @@
-"""Hopper's attention computes what it should, on drawn small cases of every option and knob, emulated on the CPU."""
+"""Hopper's attention is correct on random small cases of every option and knob, emulated on the CPU."""
 
 from __future__ import annotations
 

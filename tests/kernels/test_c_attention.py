@@ -1,4 +1,4 @@
-"""Attention in C: right on drawn small cases of every option, with configs that its spaces have."""
+"""Attention in C: correct on random small cases of every option, with configs from its spaces."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_drawn_cases_are_right(family: Generator, seed: int) -> None:
 
 
 def test_parts_of_the_keys_are_joined() -> None:
-    """Also where a part has no keys that a query sees, and where heads share a head of K."""
+    """Also if a part has no keys visible to a query, and if heads share a K head."""
     operator = attention(1, 4, 3, 200, 40, kv_heads=1, dtype="f32", causal=True, window=20, lse=True)
     check(FEW, operator, {"ROWS": 8, "KEYS": 32, "SPLITS": 8, "THREADS": 2})
 

@@ -1,4 +1,4 @@
-"""The family in plain C gives the right numbers on this machine's processor, whatever the config and the sizes."""
+"""The family in plain C computes correct results on this machine's CPU, for any config and size."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_kernel_can_be_called_from_several_threads() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_families_made_for_a_processor_come_first(name: str, dtype: str) -> None:
     serving = [family.name for family in generators.serving(gemm(256, 256, 256, dtype=dtype), targets.resolve(name))]
-    asked_for = ("x86_gemm_constant_b", "rules_constant_weights")  # only
+    asked_for = ("x86_gemm_constant_b", "rules_constant_weights")  # only on request
     assert [family for family in serving if family not in asked_for][-2:] == ["c_gemm", "rules"]
     assert all(family in serving[-2:] for family in asked_for if family in serving)
     assert (serving[0] == "x86_gemm") is (name.startswith("x86") and dtype == "f32")

@@ -1,4 +1,4 @@
-"""Softmax in plain C is right on this processor: any format, any rows and columns, on inputs that are hard."""
+"""Softmax in plain C is correct on this CPU for any format, rows and columns, on hard inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.operators.softmax import DTYPES, PROBES
 from deepgen.vocabulary import Kernel
 
 FAMILY = CSoftmax()
-# Less than a vector, whole vectors, and some more; one row, and more than threads draw at once.
+# Less than a vector, whole vectors, and vectors with a remainder; one row, and more rows than threads take at once.
 SIZES = [(1, 1), (2, 7), (9, 37), (3, 128), (40, 1000)]
 
 
@@ -40,7 +40,7 @@ def test_it_is_found_for_processors_and_for_softmax_alone() -> None:
 
 
 def test_a_small_problem_is_one_threads() -> None:
-    """Waking another takes longer than its share."""
+    """Waking another thread takes longer than its share of the work."""
     assert FAMILY.default(softmax(8, 64), targets.resolve("x86:avx2"))["THREADS"] == 1
 
 

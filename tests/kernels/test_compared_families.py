@@ -1,4 +1,4 @@
-"""Of several families that multiply matrices on a GPU, the one serves whose default takes the least time."""
+"""Among several families of GPU matrix products, the one with the fastest default serves."""
 
 from __future__ import annotations
 

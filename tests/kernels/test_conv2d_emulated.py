@@ -1,4 +1,4 @@
-"""Convolutions for GPUs give the right result on a CPU: wrong indexing and missing barriers show with no GPU."""
+"""GPU convolutions give correct results on a CPU: wrong indexing and missing barriers show without a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.vocabulary import Source
 
 FAMILY = SimtConv2d()
 CHIP = targets.resolve("cuda:sm_90a")
-# Odd sizes: strides that leave pixels out, filters as large as the padded image, tiles that are never full.
+# Odd sizes: strides that skip pixels, filters as large as the padded image, tiles that are never full.
 SHAPES = [
     conv2d(2, 7, 9, 5, 19, 3, stride=2, pad=1),
     conv2d(1, 6, 5, 3, 33, 1),

@@ -1,4 +1,4 @@
-"""What the families of convolutions offer; that their kernels build for every chip, and stay what we looked at."""
+"""What the convolution families offer; that their kernels build for every chip, and match the reviewed ones."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     name: str, family: Generator, operator: Conv2d, target: str, golden: Callable[[str, str], str]
 ) -> None:
     chip = targets.resolve(target)
-    # The number of cores is this machine's.
+    # The number of cores depends on this machine.
     config = {**family.default(operator, chip), **({"THREADS": 1} if family is C else {})}
     kernel = family.emit(operator, chip, config).to_json()
     kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}

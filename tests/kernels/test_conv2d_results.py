@@ -1,4 +1,4 @@
-"""Convolutions in C give the right result on any sizes, and touch no memory but theirs."""
+"""Convolutions in C give correct results on any size, and touch no memory but their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepgen.vocabulary import BadInput
 
 FAMILY = CConv2d()
 CHIP = targets.resolve("cpu")
-# Odd sizes: strides that leave pixels out, filters as large as the padded image, tiles that are never full.
+# Odd sizes: strides that skip pixels, filters as large as the padded image, tiles that are never full.
 SHAPES = [
     conv2d(2, 7, 9, 5, 19, 3, stride=2, pad=1),
     conv2d(1, 9, 30, 40, 20, 3, pad=1),

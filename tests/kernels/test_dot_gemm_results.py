@@ -1,4 +1,4 @@
-"""Kernels by dot products of vectors give the right numbers, whatever the config, the layout and the processor."""
+"""Kernels with vector dot products compute correct results for any config, layout and CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def f16(m: int, n: int, k: int, **other: object) -> Gemm:
 
 
 def emulated(kernel: Kernel) -> Kernel:
-    """The same source with its dot products in plain C, which takes long to compile where it is optimised."""
+    """The same source with its dot products in plain C, which is slow to compile with optimisation."""
     return replace(kernel, flags=(*kernel.flags, "-DEMULATE", "-O1"))
 
 
@@ -95,7 +95,7 @@ def test_few_rows_without_packing_are_right(of: Callable[..., Gemm], layout: str
     operator = of(8, 70, 300, layout=layout)
     assert FAMILY.default(operator, TARGET)["KIND"] == kind
     kernel = runs(operator, FAMILY.default(operator, TARGET))
-    for m, n, k in ((8, 70, 300), *SIZES, (300, 20, 33)):  # more rows than a block has, too
+    for m, n, k in ((8, 70, 300), *SIZES, (300, 20, 33)):  # also more rows than a block has
         assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""
     epilogue = replace(operator, m=3, alpha=2.0, beta=3.0, bias=True, activation="relu")
     assert runs(epilogue, FAMILY.default(epilogue, TARGET)).wrong(epilogue) == ""

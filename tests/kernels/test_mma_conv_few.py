@@ -1,4 +1,4 @@
-"""Convolutions of few channels on warp-wide products: right on a CPU, in every layout, stride and epilogue."""
+"""Convolutions of few channels on warp-wide products: correct on a CPU, in every layout, stride and epilogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation
 
 
 def _drawn(random: Random) -> Operator:
-    """Any filter, stride and padding; tiles that are never full, channels that are no multiple of anything."""
+    """Any filter, stride and padding; tiles that are never full, channel counts that are multiples of nothing."""
     each: dict[str, Any] = {
         "k": (random.choice([1, 2, 3, 5, 7]), random.choice([1, 3, 4, 5, 7])),
         "stride": (random.choice([1, 2, 3]), random.choice([1, 2, 3, 4])),

@@ -1,4 +1,4 @@
-"""The family for few queries: what it serves, that its kernels build, and that they compute what they should."""
+"""The family for few queries: what it serves, that its kernels build, and that they compute correct results."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def drawn(seed: int) -> Attention:
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize(("seed", "multiprocessors"), [(0, 132), (6, 132), (5, 3), (12, 1)])
 def test_drawn_cases_are_right(seed: int, multiprocessors: int, tmp_path: Path) -> None:
-    """With so few multiprocessors that blocks have some heads whole and others in part."""
+    """With so few multiprocessors that blocks process some heads whole and others in part."""
     operator, chip = drawn(seed), replace(HOPPER, multiprocessors=multiprocessors)
     some = FAMILY.space(operator, chip).restrict({} if multiprocessors > 3 else {"SPLITS": 0, "MIN_BLOCKS": [1, 2]})
     [config] = some.sample(1, seed)

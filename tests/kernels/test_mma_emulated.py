@@ -1,4 +1,4 @@
-"""Kernels on warp-wide products give the right result on a CPU: wrong indexing and missing barriers show there."""
+"""Kernels on warp-wide products give correct results on a CPU: wrong indexing and missing barriers show there."""
 
 from __future__ import annotations
 

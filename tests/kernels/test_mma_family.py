@@ -1,4 +1,4 @@
-"""What the families on warp-wide products offer: whom they serve, that they build and keep to the dialect."""
+"""What the families on warp-wide products offer: what they support, that they build and conform to the dialect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def operator(shape: tuple[int, int, int], dtype: str = "bf16", layout: str = "nt
         (operator((4096, 48, 4096), "f16"), "cuda:sm_120", "mma_gemm"),
         (operator((4096, 64, 4096), "f16"), "cuda:sm_120", "mma_gemm"),  # its sums leave few registers for loads
         (operator((8, 4096, 4096), "f8e4m3"), "cuda:sm_100a", "skinny_gemm"),
-        (operator((16, 4096, 4100)), "cuda:sm_90a", "mma_gemm"),  # lines that begin anywhere are not copied first
+        (operator((16, 4096, 4100)), "cuda:sm_90a", "mma_gemm"),  # unaligned lines are not copied first
         (operator(THIN, layout="nn"), "cuda:sm_80", "mma_gemm"),  # bytes that are exchanged in registers
         (operator(THIN, "tf32", "nn"), "cuda:sm_90a", "skinny_gemm"),
         (operator((4, 4096, 4096), "f32"), "cuda:sm_90a", "skinny_gemm"),
@@ -89,7 +89,7 @@ def test_defaults_are_points_of_their_spaces() -> None:
             (MMA, (SQUARE, DEEP, (1, 512, 300), (33, 65, 17))),
             (SKINNY, (THIN, (4096, 3, 1000), (4096, 64, 4096), (40, 4096, 600))),
         ):
-            # Each format meets each layout on one of the chips.
+            # Each format is combined with each layout on one of the chips.
             for (dtype, layout), shape in itertools.product(_paired(["bf16", "tf32", "i8", "f8e4m3"], target), shapes):
                 problem = operator(shape, dtype, layout)
                 if family.refuses(problem, chip) is None:
@@ -119,7 +119,7 @@ def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path:
         (SKINNY, operator((4096, 64, 4096), narrow)),
     ]
     some: list[tuple[Generator, Gemm]] = [
-        # Every format in some layout; which one differs from chip to chip, and so does which of the others.
+        # Every format in some layout; which one differs between chips, and so does which of the others.
         *((MMA, operator(SQUARE, dtype, layout)) for dtype, layout in _paired(formats_here, target)),
         others[CHIPS.index(target)],
     ]

@@ -1,4 +1,4 @@
-"""The RVV GEMM is right on exact edges, between guard zones, and one binary serves vectors of any length."""
+"""The RVV GEMM is correct on exact edges between guard zones, and one binary serves any vector length."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FAMILY = RvvGemm()
 SHORT = targets.resolve("riscv:rv64gcv_zvl128b")
 LONG = targets.resolve("riscv:rv64gcv_zvl256b")
 HALVES = targets.resolve("riscv:rv64gcv_zvl128b_zvfh")
-PROBES = ("normal", "exact", "minimum")  # of all, those that tell most
+PROBES = ("normal", "exact", "minimum")  # of all the probes, those that reveal the most
 CONFIGS = int(os.environ.get("DEEPGEN_RVV_CONFIGS", "1"))  # for each case below
-# Sizes that leave rows, columns and steps over in every tile, and fewer of each than a tile has.
+# Sizes with remainders of rows, columns and steps in every tile, and sizes smaller than a tile in each dimension.
 CASES = [
     gemm(37, 70, 53, alpha=0.5, beta=0.75, bias=True, activation="relu"),
     gemm(3, 131, 67, layout="tt", activation="gelu"),
@@ -34,7 +34,7 @@ CASES = [
 
 
 def complaints(operator: Gemm, config: dict[str, Any], where: tuple[Target, ...] = (SHORT, LONG)) -> list[str]:
-    """What is wrong with a kernel that was built for the shortest vectors, on each of these."""
+    """The errors of a kernel that was built for the shortest vectors, on each of these targets."""
     kernel = FAMILY.emit(operator, SHORT, config)
     artifact = build_once(kernel, SHORT)
     found = []

@@ -1,4 +1,4 @@
-"""Sampled kernels of the SIMT family compile for every architecture that we promise, with no GPU at hand."""
+"""Sampled kernels of the SIMT family compile for every supported architecture, without a GPU."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_sample_compiles_and_says_what_it_uses(name: str, tmp_path: Path) -> N
     toolchain = needs.toolchain(target, language)
     for number, operator in enumerate(OPERATORS):
         if number == CHIPS.index(name) % 3:
-            continue  # on the others of its maker
-        # The largest tiles take seconds, which says nothing more.
+            continue  # built for the same vendor's other chips
+        # The largest tiles take seconds and test nothing more.
         some = FAMILY.space(operator, target).restrict({"TM": [2, 4, 8], "TN": [2, 4, 8], "UNROLL": [1, 2, 4]})
         (config,) = some.sample(1, seed=number)
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""Convolutions by simt_gemm's text: right on a CPU for every operator, stride, padding and epilogue."""
+"""Convolutions by simt_gemm's source: correct on a CPU for every operator, stride, padding and epilogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_compiler = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPIL
 
 
 def _drawn(random: Random) -> Operator:
-    """Any filter, stride and padding; tiles that are never full; classes of pixels without any tap."""
+    """Any filter, stride and padding; tiles that are never full; pixel classes without any tap."""
     name = random.choice(NAMES)
     words = {word.name: word for word in OPERATORS.get(name).words}
     dimensions, groups = len(words["k"].sides), random.choice([1, 1, 1, 2])
@@ -71,7 +71,7 @@ def test_a_binary_serves_other_numbers_of_images(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_classes_of_another_length_than_the_longest_end_where_they_should(tmp_path: Path) -> None:
-    """The longest fills whole steps, so that guards might be left out for all."""
+    """The longest class fills whole steps, so guards could be wrongly omitted for all."""
     words = {"N": 1, "H": 8, "W": 8, "CI": 2, "CO": 7, "k": 4, "stride": (3, 1), "dilation": (2, 1), "layout": "nchw"}
     operator = dg.operator("conv_transpose2d", **words)
     (config,) = FAMILY.space(operator, CHIP).restrict({"BK": 16, "FIXUP": "none"}).sample(1, seed=1)

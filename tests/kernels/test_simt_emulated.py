@@ -1,4 +1,4 @@
-"""Kernels of the SIMT family give the right result on a CPU: wrong indexing and missing barriers show with no GPU."""
+"""Kernels of the SIMT family give correct results on a CPU: wrong indexing and missing barriers show without a GPU."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> None:
     assert error == "" and found.ok, found
 
 
-# Numbers of 4 and of 2 bytes in all layouts; the others, which differ from them in arithmetic, with each operand both
-# ways.
+# 4-byte and 2-byte numbers in all layouts; the other formats, which differ only in arithmetic, with both layouts of
+# each operand.
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [(dtype, layout) for dtype in ("f32", "f16") for layout in ("nn", "nt", "tn", "tt")]

@@ -1,4 +1,4 @@
-"""What the SIMT family offers, and that its source keeps to the dialect that the emulation sees through."""
+"""What the SIMT family offers, and that its source keeps to the dialect that the emulation supports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_default_is_a_point_of_the_space(target: str) -> None:
             gemm(128, 128, 16384, dtype=dtype),
             gemm(33, 65, 17, dtype=dtype, batch=3, layout="tn"),
         )
-        # Each chip meets each of them and each format, and each of them meets each format on some chips.
+        # Each chip is tried with each operator and each format; each operator is tried with each format on some chips.
         for operator in (operators[place % 4], operators[(place + 1) % 4]):
             config = dict(FAMILY.default(operator, chip))
             assert FAMILY.space(operator, chip).explain(config) == []
@@ -76,8 +76,8 @@ def test_memory_and_special_instructions_go_through_the_dialect(name: str) -> No
         r"\bwarpSize\b",
     ):
         assert not re.search(forbidden, text), f"{name} has {forbidden}"
-    # Memory is reached by the dialect's loads, stores and copies alone: no pointer is followed or indexed, but that to
-    # a thread's own sums.
+    # Memory is accessed only through the dialect's loads, stores and copies: no pointer is dereferenced or indexed,
+    # except the one to a thread's own sums.
     assert not re.search(r"->|\*\s*reinterpret_cast|(^|[=(,;{])\s*\*\s*\w+\s*=", text, re.MULTILINE)
     pointers = set(re.findall(r"\*\s*(\w+)\b", re.sub(r"[\w)]\s\*\s\w", "", text))) - {"reinterpret_cast", "sums"}
     for pointer in pointers:

@@ -1,4 +1,4 @@
-"""Legal configs of the older tool map to kernels that are right, whichever way A is stored."""
+"""Legal configs of the older tool map to correct kernels for either layout of A."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_legal_config_is_a_kernel_that_is_right(name: str, seed: int, transpos
 @pytest.mark.parametrize("strategy", [0, 1])
 @pytest.mark.parametrize("name", sorted(path.name for path in FILES.glob("*.json")))
 def test_every_config_of_their_files_maps(name: str, strategy: int) -> None:
-    """A config that cannot be mapped would end a tuning run in its middle. Large spaces at equal steps of rank."""
+    """A config that cannot be mapped would abort a tuning run. Large spaces are sampled at equal steps of rank."""
     candidates = read(name)
     operator = older_operator(candidates)
     chip = targets.resolve({32: "cuda:sm_80", 64: "hip:gfx906"}[candidates["WARP_SIZE"][0]])
@@ -65,7 +65,7 @@ def test_every_config_of_their_files_maps(name: str, strategy: int) -> None:
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 def test_more_groups_than_steps_of_k_in_a_tile(tmp_path: Path) -> None:
-    """Their rules allow it: the tile gets a step for each group."""
+    """The older tool's rules allow it: the tile gets one step for each group."""
     one = {
         "BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 2, "THREAD_SIZE_M": 4, "THREAD_SIZE_N": 4,
         "BLOCK_LAYOUT_M": 1, "BLOCK_LAYOUT_N": 2, "WARP_LAYOUT_M": 8, "WARP_LAYOUT_N": 4, "LOCAL_SPLIT_U": 4,

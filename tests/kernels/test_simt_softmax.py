@@ -1,4 +1,4 @@
-"""Softmax on GPUs: right when emulated on a CPU, on odd sizes and hard inputs, and built for every architecture."""
+"""Softmax on GPUs: correct in emulation on a CPU, on odd sizes and hard inputs, and built for every architecture."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHIPS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", 
 emulated = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 
 
-# Every format with every place of a row, and both methods with each of them: half of all combinations.
+# Every format with every way to keep a row, and both methods with each of them: half of all combinations.
 KINDS = [(name, keep, ("two", "online")[(n + m) % 2]) for n, name in enumerate(DTYPES) for m, keep in enumerate(KEEPS)]
 
 
@@ -152,7 +152,7 @@ def test_a_sample_compiles_and_the_default_spills_nothing(name: str, tmp_path: P
 
     for number, (dtype, keep) in enumerate(zip(DTYPES, [*KEEPS, "registers"], strict=True)):
         operator = softmax(4096, 1000, dtype=dtype)
-        if number % 2 == CHIPS.index(name) % 2:  # the other half on the others of its maker
+        if number % 2 == CHIPS.index(name) % 2:  # the other half is built for the same vendor's other chips
             (config,) = FAMILY.space(operator, target).restrict({"KEEP": keep}).sample(1, seed=number)
             spilled(operator, config)
         assert spilled(operator, FAMILY.default(operator, target)) == 0

@@ -1,4 +1,4 @@
-"""Kernels for thin operands give the right result on a CPU, whichever side is thin and however it lies in memory."""
+"""Kernels for thin operands give correct results on a CPU, whichever side is thin and for any memory layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHIP = targets.resolve("cuda:sm_90a")
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 
 
-# Smaller than what is served, so that it takes seconds: the kernels do not know.
+# Smaller than the sizes the family serves, to save time: the kernels do not depend on it.
 @pytest.mark.parametrize(
     ("dtype", "layout", "m", "n", "k"),
     [

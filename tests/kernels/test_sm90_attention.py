@@ -1,4 +1,4 @@
-"""What the Hopper family of attention offers, and that its kernels build with their numbers in registers."""
+"""What the Hopper family of attention offers, and that its kernels build without spilling registers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_emitted_kernels_stay_as_they_are(golden: Callable[[str, str], str]) -> 
 
 @pytest.mark.parametrize(("consumers", "blocks"), REGISTERS)
 def test_a_block_hands_over_no_more_registers_than_it_has(consumers: int, blocks: int) -> None:
-    """One that asks for more waits for them forever."""
+    """A warpgroup that asks for more registers waits for them forever."""
     own, fetching, begins = REGISTERS[consumers, blocks]
     assert own * consumers + fetching <= begins * (consumers + 1)
     assert begins * (consumers + 1) * 128 * blocks <= HOPPER.registers_per_sm

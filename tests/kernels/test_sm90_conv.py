@@ -43,7 +43,7 @@ def test_what_it_cannot_do_it_refuses_in_words(own: Operator, target: str, why: 
 @pytest.mark.parametrize(
     ("own", "ways", "probe"),
     [
-        # Windows over images; K in lines that end beyond the channels, and stages that end beyond the taps.
+        # Windows over images; K in lines that extend past the channels, and stages that extend past the taps.
         (conv2d(3, 7, 9, 144, 24, (3, 5), stride=(2, 1), pad=(1, 3), dtype="bf16"), {"ATOMS": [2]}, "special"),
         (conv2d(2, 9, 9, 40, 136, 3, pad=1, dtype="f16"), {"CLUSTER_M": [2], "CLUSTER_N": [2]}, "normal"),
         (conv2d(2, 12, 5, 64, 40, 1, dtype="f16"), {"SCHEDULE": ["ping-pong"]}, "normal"),

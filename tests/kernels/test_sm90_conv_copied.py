@@ -1,4 +1,4 @@
-"""Convolutions of copies on Hopper: the copies are right (run on the CPU), and the product is of them."""
+"""Convolutions from copies on Hopper: the copies are correct (run on the CPU), and the product uses them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = [
     conv2d(2, 6, 5, 24, 19, 1, dtype="f16"),
     conv2d(2, 6, 5, 5, 16, 3, pad=1, dtype="f16"),
 ]
-# Threads one after the other; where they meet, all do what comes before first.
+# Threads run one after the other; at a barrier, all run up to it first.
 _SHIM = """
 #define __device__
 #define __global__

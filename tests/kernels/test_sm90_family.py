@@ -1,4 +1,4 @@
-"""What the Hopper family offers, and that its kernels build with their sums in registers."""
+"""What the Hopper family offers, and that its kernels build with their accumulators in registers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_ranked_configs_are_points_of_the_space_and_begin_with_the_default(opera
 
 
 def test_ranked_configs_are_of_several_kinds() -> None:
-    """The model may be wrong about all of a kind."""
+    """The model may be wrong about an entire kind."""
     found = islice(FAMILY.ranked(gemm(112, 1520, 4016, dtype="bf16", layout="nt"), HOPPER), 12)
     assert {(config["SCHEDULE"], config["FIXUP"]) for config in found} >= {
         ("cooperative", "none"),
@@ -159,18 +159,18 @@ def test_a_split_kernel_serves_no_k_that_is_too_short_for_its_parts() -> None:
     with pytest.raises(BadInput, match="split"):
         check_shape(kernel, gemm(128, 128, 256, dtype="bf16", layout="nt").scalars())
     counters = [a for a in kernel.plan.steps[0].args if isinstance(a, WorkspaceArg) and a.name == "arrived"]
-    assert counters[0].zeroed and counters[0].lasting  # no run pays for clearing them
+    assert counters[0].zeroed and counters[0].lasting  # no run has to clear them
 
 
 def test_a_kernel_that_divides_the_last_tiles_serves_no_result_with_too_few_or_too_many_of_them() -> None:
-    operator = gemm(2048, 11008, 4096, dtype="bf16", layout="nt")  # 688 tiles of 128 x 256: five rounds and 28
+    operator = gemm(2048, 11008, 4096, dtype="bf16", layout="nt")  # 688 tiles of 128 x 256: five waves and 28
     config = {**FAMILY.default(operator, HOPPER), "CONSUMERS": 2, "TILES_M": 1, "BN": 256, "STAGES": 4, "CLUSTER_N": 1}
     config |= {"SCHEDULE": "cooperative", "STORE": "late", "BUFFERS": 1, "FIXUP": "tail", "PARTS": 4, "REGISTERS": True}
     del config["PERSISTENT"]
     assert FAMILY.space(operator, HOPPER).explain(config) == []
     kernel = FAMILY.emit(operator, HOPPER, config)
     check_shape(kernel, operator.scalars())
-    for m, n in ((2048, 2048), (4096, 4096)):  # 128 tiles; 512: three rounds and 116
+    for m, n in ((2048, 2048), (4096, 4096)):  # 128 tiles; 512: three waves and 116
         with pytest.raises(BadInput, match="tiles"):
             check_shape(kernel, gemm(m, n, 4096, dtype="bf16", layout="nt").scalars())
 
@@ -191,7 +191,7 @@ def test_a_kernel_with_its_sizes_in_the_code_serves_no_others() -> None:
     for other in ({"M": 4095}, {"batch": 2}, {"ldc": 8192}, {"alpha": 0.5}):
         with pytest.raises(BadInput, match="was made"):
             check_shape(kernel, {**SQUARE.scalars(), **other})
-    assert FAMILY.default(SQUARE, HOPPER)["FIXED"] is False  # what needs no search serves them all
+    assert FAMILY.default(SQUARE, HOPPER)["FIXED"] is False  # the default serves them all
 
 
 def test_blocks_that_share_a_tile_fetch_whole_groups_of_lines_whatever_its_width() -> None:
@@ -208,7 +208,7 @@ def test_blocks_that_share_a_tile_fetch_whole_groups_of_lines_whatever_its_width
 @pytest.mark.parametrize("operator", [*SHAPES, gemm(200, 4096, 512, dtype="bf16", layout="nt")], ids=Gemm.slug)
 def test_no_copy_fetches_a_box_that_the_driver_refuses(operator: Gemm) -> None:
     space = FAMILY.space(operator, HOPPER)
-    tall = {"CONSUMERS": [3], "TILES_M": [2]}  # 384 rows, where the matrix has so many
+    tall = {"CONSUMERS": [3], "TILES_M": [2]}  # 384 rows, if the matrix has that many
     for config in (*space.sample(40, seed=3), *(space.restrict(tall).sample(20, seed=3) if operator.m > 192 else ())):
         for arg in FAMILY.emit(operator, HOPPER, config).plan.steps[0].args:
             if isinstance(arg, DescriptorArg):
@@ -221,12 +221,12 @@ def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) ->
     for bn in range(16, 257, 16 if size == 4 else 8):
         line = result_line(operator, bn)
         assert bn * size % line == 0
-        assert line in (128, 64, 32) or line // 16 % 2 == 1  # swizzled, or on different banks as they are
+        assert line in (128, 64, 32) or line // 16 % 2 == 1  # swizzled, or on different banks without swizzling
 
 
 def test_sums_of_8_bit_floats_are_as_exact_as_was_asked_for_whatever_a_search_finds() -> None:
     fast, exact = SHAPES[-2:]
-    assert ATOM_BYTES == EXACT_SUMS  # after each of these f32 takes over, and the tolerance counts on it
+    assert ATOM_BYTES == EXACT_SUMS  # after this many bytes sums move to f32, which the tolerance assumes
     for config in (dict(FAMILY.default(exact, HOPPER)), *FAMILY.space(exact, HOPPER).sample(200, seed=5)):
         assert lower(exact, config).macros["EXACT"] == 1
         assert "late" not in config["STORE"]  # registers hold two sets of sums
@@ -235,7 +235,9 @@ def test_sums_of_8_bit_floats_are_as_exact_as_was_asked_for_whatever_a_search_fi
 
 
 def test_the_model_takes_no_longer_tile_than_registers_hold_two_sets_of_sums_for() -> None:
-    """Fast sums take tiles that exact ones cannot: the default is one of its own, not a fallback to narrow tiles."""
+    """Fast sums allow tiles that exact ones cannot have: the default is a separate one, not a
+    fallback to narrow tiles.
+    """
     fast, exact = (
         gemm(8192, 8192, 8192, dtype="f8e4m3", c="bf16", layout="nt", fast_sums=sums) for sums in (True, False)
     )

@@ -1,4 +1,4 @@
-"""The model of the Hopper family chooses well at shapes that were timed, and is sane elsewhere."""
+"""The model of the Hopper family chooses well at shapes that were timed, and is plausible elsewhere."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deepgen.kernels.gemm.sm90_gemm.model import seconds
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import Cuda
 
-FAMILY_90, HOPPER = Sm90Gemm(), targets.resolve("cuda:h200")  # which all times are of
+FAMILY_90, HOPPER = Sm90Gemm(), targets.resolve("cuda:h200")  # the device of all times
 TIMINGS = json.loads((Path(__file__).parent / "sm90_timings.json").read_text())
-ORDER = {"GROUP": 8, "ALONG": "M", "HILBERT": False, "CACHE": "none", "FIXED": False}  # which the model tells not apart
+ORDER = {"GROUP": 8, "ALONG": "M", "HILBERT": False, "CACHE": "none", "FIXED": False}  # not distinguished by the model
 
 
 def modelled(operator: Gemm, config: dict[str, Any]) -> float:
@@ -29,7 +29,7 @@ def modelled(operator: Gemm, config: dict[str, Any]) -> float:
 
 
 def timed() -> list[tuple[Gemm, list[dict[str, Any]], list[float], int]]:
-    """Shapes, configs, microseconds, and which config was the default of that day."""
+    """Shapes, configs, microseconds, and which config was the default at the time."""
     rows = []
     for row in TIMINGS["shapes"]:
         a, c, layout, batch, m, n, k = row["gemm"]
@@ -55,7 +55,7 @@ def test_what_it_takes_for_the_fastest_is_nearly_the_fastest_of_those_that_were_
 
 
 def test_its_times_are_those_that_were_measured_within_a_fifth() -> None:
-    """Of the fastest: other families are compared with them."""
+    """For the fastest: other families are compared with them."""
     ratios = [modelled(op, configs[us.index(min(us))]) * 1e6 / min(us) for op, configs, us, _ in timed()]
     assert 0.9 < geometric_mean(ratios) < 1.1
     assert all(0.7 < ratio < 1.4 for ratio in ratios)
@@ -81,8 +81,8 @@ def test_rows_that_are_copied_first_cost_a_launch() -> None:
 @pytest.mark.parametrize(
     ("operator", "fixup"),
     [
-        (gemm(424, 8, 9496, batch=4, dtype="bf16", layout="tt"), "exchange"),  # 15.5 us beside 29.3 of whole tiles
-        (gemm(24, 8, 2952, dtype="bf16", layout="tn"), "exchange"),  # 6.6 beside 9.0 with the parts of a last block
+        (gemm(424, 8, 9496, batch=4, dtype="bf16", layout="tt"), "exchange"),  # 15.5 us; 29.3 for whole tiles
+        (gemm(24, 8, 2952, dtype="bf16", layout="tn"), "exchange"),  # 6.6; 9.0 with the parts of a last block
         (gemm(4096, 4096, 4096, dtype="bf16", layout="nt"), "none"),
     ],
     ids=lambda value: value.slug() if isinstance(value, Gemm) else "",

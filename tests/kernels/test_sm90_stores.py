@@ -1,4 +1,4 @@
-"""Rows of C that begin anywhere: a warp gathers them and stores whole grains of memory, as emulated on a CPU."""
+"""Rows of C at any alignment: a warp gathers them and stores whole memory sectors, as emulated on a CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`@deepgen.autotune` where `@triton.autotune` stood: what is tuned, and what is kept.
+"""`@deepgen.autotune` in place of `@triton.autotune`: what is tuned, and what is stored.
 
-Calls themselves are made in Triton's interpreter, by tests/examples/test_triton_examples.py.
+The calls themselves run in Triton's interpreter, in tests/examples/test_triton_examples.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The searches that are made; each finds the last config."""
+    """The searches that are started; each returns the last config."""
     made: list[Any] = []
 
     def searched(self: Tuning, called: Called, rows: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,7 +97,7 @@ def test_a_space_instead_of_a_list(cache: Path, searches: list[Any]) -> None:
 
 
 def test_what_is_built_is_what_triton_would_build(cache: Path) -> None:
-    """Numbers are known as in the call, None is a constant, strides and misaligned addresses are as they are."""
+    """Numbers have the values of the call, None is a constant, strides and misaligned addresses are preserved."""
     x = torch.arange(641, dtype=torch.float32)[1:].reshape(20, 32)[:, ::2]
     called = Called(sample.scaled.fn.fn, {"x": x, "y": torch.ones(320), "n": 320, "by": 3.0}, sample.blocks,
                     [sample.scaled.fn.values])  # fmt: skip

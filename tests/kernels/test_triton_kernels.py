@@ -1,4 +1,6 @@
-"""Triton kernels of one's own: what is compiled, for which shapes it holds, and clear words where it cannot be."""
+"""User-defined Triton kernels: what is compiled, for which shapes it is valid, and clear errors if
+that is impossible.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def test_the_id_holds_triton_s_key_of_the_function_and_the_compiler_s_version() 
     assert len(unit.key) == 64
     for other in (replace(unit, key="0" * 64), replace(unit, version="1.0")):
         assert replace(kernel, flags=other.flags()).id != kernel.id
-    # What a study keeps makes the same kernel again.
+    # The data in a study recreates the same kernel.
     again = generators.by_name("own kernel", described().family.recipe)
     operator = described().operator()
     assert again.emit(operator, CUDA, again.default(operator, CUDA)).id == kernel.id
@@ -181,7 +183,7 @@ def test_another_release_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_loaded_kernel_is_launched_with_its_arguments_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a driver over host memory, and a C function in place of the cubin."""
+    """With a driver on host memory, and a C function in place of the cubin."""
     if build_driver(tmp_path) is None:
         pytest.skip("there is no C compiler to build the fake driver with")
     fake = replace(gpu_driver.CUDA, libraries=(str(tmp_path / "libcuda.so.1"),))

@@ -1,4 +1,4 @@
-"""Kernels of the family give the right numbers, whatever the config, the layout and the sizes."""
+"""The family's kernels compute correct results for any config, layout and size."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_threads_that_help_each_other_leave_nothing_out(partition: str, packing:
     kernel = FAMILY.emit(operator, NATIVE, config)
     assert "-DHELP=1" in kernel.flags
     runs = Runs(kernel, NATIVE)
-    # Fewer tasks than threads: those that find none help from the start, and fewer strips than anyone would help with.
+    # Fewer tasks than threads: idle threads help from the start, and there are too few strips for all to help.
     assert [runs.wrong(replace(operator, n=n, beta=0.5)) for n in (320, 16, 320, 70)] == [""] * 4
     assert complaints(runs, operator) == []
 

@@ -1,4 +1,4 @@
-"""What the family offers: where it serves, how large its space is, and that its pieces fit together."""
+"""What the family offers: where it applies, how large its space is, and that its parts fit together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepgen.vocabulary import Kernel, TensorArg
 
 FAMILY = X86Gemm()
 CONSTANT = X86GemmConstant()
-# A machine that is always the same, whatever the tests run on.
+# A fixed machine, independent of where the tests run.
 MACHINE = X86(
     name="x86:native",
     model="test",
@@ -31,7 +31,7 @@ MACHINE = X86(
     l3_bytes=64 << 20,
 )
 OLDER = replace(MACHINE, name="x86:avx2", isa=("sse2", "avx", "f16c", "fma", "avx2"), l1d_bytes=32 << 10)
-CROWDED = replace(OLDER, cores=64, l2_bytes=256 << 10, l3_bytes=8 << 20)  # little cache for each core
+CROWDED = replace(OLDER, cores=64, l2_bytes=256 << 10, l3_bytes=8 << 20)  # little cache per core
 SHAPES = [(64, 64, 64), (100, 100, 100), (1000, 1000, 1000), (1, 4096, 4096), (8, 4096, 4096), (256, 256, 8192)]
 
 
@@ -57,7 +57,7 @@ def test_the_default_is_a_point_of_a_large_space(shape: tuple[int, int, int], ma
             assert family.refuses(operator, machine) is None
             space = family.space(operator, machine)
             assert space.explain(dict(family.default(operator, machine))) == []
-            # Counting takes longest: each shape in each layout with each family, on one of the machines.
+            # Counting is the slowest part: each shape in each layout with each family, on one of the machines.
             if (place + (family is CONSTANT)) % 2 == (machine is OLDER):
                 assert space.count() > 1000
 
@@ -66,13 +66,13 @@ def test_the_default_is_a_point_of_a_large_space(shape: tuple[int, int, int], ma
     ("number", "machine"), [*enumerate((MACHINE, OLDER, CROWDED, replace(CROWDED, isa=MACHINE.isa)))]
 )
 def test_the_default_lies_in_the_space_whatever_the_sizes(number: int, machine: X86) -> None:
-    """Sizes that leave strips and panels over, that few blocks cover, that are thin, or that no cache holds."""
+    """Sizes that leave partial strips and panels, that few blocks cover, that are thin, or that no cache holds."""
     sizes = (5, 7, 15, 52, 92, 60000)
     shapes = [*itertools.product(sizes, sizes, (33, 4096)), (156, 92, 130), (132, 89, 60000)]
     for place, (m, n, k) in enumerate(shapes, number):
         for turn, layout in enumerate(LAYOUTS, place):
             operator = gemm(m, n, k, layout=layout)
-            # Each shape in each layout with one of them; which one differs from machine to machine.
+            # Each shape in each layout with one of them; which one differs between machines.
             for family in (FAMILY, CONSTANT)[turn % 2 :: 2]:
                 config = family.default(operator, machine)
                 assert family.space(operator, machine).explain(config) == [], operator.describe()

@@ -1,4 +1,4 @@
-"""A Triton kernel under `@deepgen.autotune`, as a user's script has it."""
+"""A Triton kernel under `@deepgen.autotune`, as in a user's script."""
 
 from __future__ import annotations
 

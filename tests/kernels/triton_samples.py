@@ -1,4 +1,4 @@
-"""Triton kernels with everything that a kernel may name, and some with what it may not."""
+"""Triton kernels with every kind of name that a kernel may use, and some with names that it may not."""
 
 from __future__ import annotations
 

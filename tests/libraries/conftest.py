@@ -1,4 +1,4 @@
-"""Studies and libraries that tests share: tuning takes longer than anything that is done with its winners."""
+"""Studies and libraries shared by tests: tuning takes longer than anything done with the winners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = ((48, 64, 32), (96, 64, 80))
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> list[Study]:
-    """Two GEMMs and a softmax, tuned with a single trial each, signed with a key of their own."""
+    """Two GEMMs and a softmax, tuned with a single trial each, signed with a separate key."""
     folder = tmp_path_factory.mktemp("tuned")
     words: dict[str, Any] = {"target": "cpu", "trials": 1, "keep_top": 1, "out": folder / "studies"}
     with pytest.MonkeyPatch.context() as patch:
@@ -32,7 +32,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> list[Study]:
 
 @pytest.fixture
 def studies(tuned: list[Study], monkeypatch: pytest.MonkeyPatch) -> list[Study]:
-    """The same, of this test's own user."""
+    """The same studies, with their user's key."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tuned[0].folder.parents[1] / "config"))
     return tuned
 
@@ -45,7 +45,7 @@ def filled(tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path
         library = dg.library(folder, create=True)
         for study in tuned:
             assert library.add(study) == "added"
-    for entry in library.list():  # the same choices on every machine: ours is ten times as fast as numpy
+    for entry in library.list():  # the same choices on every machine: our kernel is ten times as fast as numpy
         rivals = {name: Rival(10 * entry.seconds, 10.0, (9.0, 11.0)) for name in entry.timed[0].baselines}
         fixed = replace(entry, timed=(replace(entry.timed[0], baselines=rivals),))
         (library.path_of(entry) / "about.json").write_text(json.dumps(fixed.to_json()))
@@ -60,7 +60,7 @@ def library(filled: Path, studies: list[Study], tmp_path: Path) -> Library:
 
 @pytest.fixture(scope="session")
 def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library of operators with shapes in numbers: a mean in two shapes, a filter, an expression without sizes."""
+    """A library of operators with fixed shapes: a mean in two shapes, a filter, an expression without sizes."""
     folder = tmp_path_factory.mktemp("expressed")
     x = dg.tensor("x", (2,), "f32")
     doubled = dg.expression(dg.compute("y", (2,), lambda i: x[i] * 2.0), name="doubled")
@@ -76,6 +76,6 @@ def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def expressed_ones(expressed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, of this test's own user."""
+    """The same library, with its user's key."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(expressed.parent / "config"))
     return expressed

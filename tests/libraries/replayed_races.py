@@ -1,8 +1,8 @@
-"""What a library would choose by prediction at shapes where races were recorded: nothing is built or run.
+"""The choices a library would make by prediction at shapes with recorded races: nothing is built or run.
 
-The record is of an H200: 20 drawn shapes, at which 14 winners of other shapes and the vendor's libraries were timed.
-A shape is chosen for from times at others; what was measured there tells how good the choice is: whether a kernel of
-ours serves, how far behind the vendor's fastest library the choice is, and how far the predicted ratio is off.
+The record is from an H200: 20 drawn shapes, at which 14 winners of other shapes and the vendor's libraries were timed.
+The choice for a shape is based on times at the others; the measurements there show how good it is: whether a kernel of
+ours serves, how far it is behind the vendor's fastest library, and the error of the predicted ratio.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gemm_results import read
 from harness.race import OURS, fitting
 
 RECORD = Path(__file__).parent / "recorded" / "unseen_h200.json"
-_ID = 64  # letters of a kernel's id: no baseline has such a long name
+_ID = 64  # length of a kernel's id: no baseline has such a long name
 
 
 @dataclass(frozen=True)
 class Race:
-    """What was timed at one shape."""
+    """The times at one shape."""
 
     operator: Gemm
     kernels: Mapping[str, float]
@@ -97,9 +97,9 @@ class Replayed:
     """A choice at one shape: ours or the vendor's, and times over the vendor's fastest."""
 
     ours: bool
-    expected: float | None  # of the kernel of ours that was expected to be the fastest
+    expected: float | None  # of our kernel that was predicted to be the fastest
     measured: float | None
-    to_vendor: float  # of what serves
+    to_vendor: float  # of the chosen kernel or library
 
 
 def replayed(race: Race, entries: Sequence[Entry], others: Sequence[Race]) -> Replayed:
@@ -125,6 +125,6 @@ def replayed(race: Race, entries: Sequence[Entry], others: Sequence[Race]) -> Re
 
 
 def error(rows: Sequence[Replayed]) -> float:
-    """The root of the mean square of logarithms of measured over predicted ratios."""
+    """The root mean square of the logarithms of measured over predicted ratios."""
     errors = [log(row.measured / row.expected) for row in rows if row.expected and row.measured]
     return sqrt(sum(error**2 for error in errors) / len(errors))

@@ -1,4 +1,4 @@
-"""Shapes that were never tuned: what a library measures when it is asked to."""
+"""Untuned shapes: what a library measures on request."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CPU = targets.resolve("cpu")
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on exact times."""
+    """No test here depends on exact times."""
     monkeypatch.setattr("deepgen.libraries.racing._ROUNDS", 3)
 
 
 def ours_is_behind(library: Library) -> None:
-    """As if numpy were ten times as fast at every tuned shape."""
+    """Make numpy appear ten times as fast at every tuned shape."""
     for entry in library.list():
         fast = {name: Rival(entry.seconds / 10, 0.1, (0.09, 0.11)) for name in entry.timed[0].baselines}
         behind = replace(entry, timed=(replace(entry.timed[0], baselines=fast),))
@@ -102,7 +102,7 @@ def test_why_can_measure_first(library: Library, capsys: pytest.CaptureFixture[s
 
 
 def serves_one_row_only(library: Library) -> None:
-    """As if no tuned kernel served more than one row."""
+    """Make all tuned kernels serve only a single row."""
     for entry in [e for e in library.list() if e.operator.name == "gemm"]:
         few = replace(entry, requires=(("M == 1", "a single row"),))
         (library.path_of(entry) / "about.json").write_text(json.dumps(few.to_json()))
@@ -124,7 +124,7 @@ def test_what_is_made_for_a_shape_is_raced_and_kept_where_it_is_the_fastest(libr
     assert all(entry.name != row.name for row in later.prune(dry_run=True))
     [times] = later.content().times
     with later.store.changing():
-        later.store.write_times(replace(times, baselines={"numpy": 1.0}))  # whichever was faster
+        later.store.write_times(replace(times, baselines={"numpy": 1.0}))  # regardless of which was faster
     later.reload()
     made = export(later, tmp_path / "out")
     assert (made.folder / "lib" / made.name / f"{entry.name}.so").exists()
@@ -148,7 +148,7 @@ def test_a_kernel_made_for_a_shape_that_is_wrong_does_not_serve(
     emit = family.emit
 
     def with_relu(self: Generator, operator: dg.Gemm, *args: Any) -> Kernel:
-        """It ends with a relu, which nobody asked for."""
+        """Ends with a relu that the operator does not have."""
         return emit(self, replace(operator, activation="relu"), *args)
 
     monkeypatch.setattr(family, "emit", with_relu)
@@ -159,7 +159,7 @@ def test_a_kernel_made_for_a_shape_that_is_wrong_does_not_serve(
 
 
 def rank_some(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Mapping[str, Any]]:
-    """As if the family knew more than one config that may be good."""
+    """Make the family rank more than one config."""
     family = generators.find(UNSEEN, CPU)
     ranked = [family.default(UNSEEN, CPU), *family.space(UNSEEN, CPU).neighbors(family.default(UNSEEN, CPU))][:count]
     monkeypatch.setattr(type(family), "ranked", lambda self, operator, target: iter(ranked), raising=False)
@@ -209,7 +209,7 @@ def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library)
     assert told().how == "vendor"
     level = told("numpy")
     assert level.entry == entry and "equal within noise" in level.reason
-    with library.store.changing():  # so noisy that nothing is sure; yet 3 s are not as long as 1 s
+    with library.store.changing():  # so noisy that nothing is certain; yet 3 s differ from 1 s
         library.store.write_times(Times(UNSEEN, *entry.conditions, {entry.kernel_id: 1.0}, {"numpy": 3.0}, ("numpy",)))
     library.reload()
     ahead = library.choose(UNSEEN, "cpu", ("numpy",))
@@ -217,8 +217,8 @@ def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library)
 
 
 def test_an_operator_by_rules_gets_a_kernel_for_its_shape(expressed_ones: Path, tmp_path: Path) -> None:
-    """Its kernels serve one shape each: where others are tuned, one is made at the first use of this one. Without
-    rivals: torch, where it is installed, would serve it meanwhile.
+    """Its kernels serve one shape each: if others are tuned, one is generated at the first use of this shape. Without
+    baselines: torch, if installed, would serve it in the meantime.
     """
     folder = shutil.copytree(expressed_ones, tmp_path / "library")
     unseen = dg.operator("mean", rows=3, cols=10)
@@ -251,7 +251,7 @@ def test_a_winner_that_is_added_after_its_shape_was_measured_takes_part(library:
 
 
 def test_a_predicted_lead_must_exceed_the_errors_of_predictions(library: Library) -> None:
-    """Shapes at which ours is 20% ahead of numpy, as predicted; where leads vary, the same lead may be none."""
+    """Shapes at which ours is 20% ahead of numpy, as predicted; if leads vary, the same lead may be insufficient."""
     small, large = [e for e in library.list() if e.operator.name == "gemm"]
 
     def told(*leads: float) -> Choice:

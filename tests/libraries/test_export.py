@@ -1,4 +1,4 @@
-"""Exported libraries: C and C++ programs are built from them in an empty folder, and a wheel needs no compiler."""
+"""Exported libraries: C and C++ programs are built with them in an empty folder, and a wheel needs no compiler."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(command: Sequence[str], folder: Path, **env: str) -> str:
 
 @pytest.fixture(scope="session")
 def exported(filled: Path, tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An exported folder, which was moved after it was written."""
+    """An exported folder that was moved after it was written."""
     folder = tmp_path_factory.mktemp("exported")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tuned[0].folder.parents[1] / "config"))
@@ -157,7 +157,7 @@ for arrays, result in (((a, b), out), ((square, square), square), ((apart, squar
         print(error)
 """
     site = Path(np.__file__).parents[1]
-    alone = tmp_path / "numpy_only"  # nothing else of this environment, deepgen least of all
+    alone = tmp_path / "numpy_only"  # nothing else of this environment, in particular not deepgen
     alone.mkdir()
     for part in site.glob("numpy*"):
         (alone / part.name).symlink_to(part)
@@ -193,7 +193,7 @@ int main(void) {
 
 
 def test_kernels_of_fixed_shapes_are_one_function(expressed_ones: Path, tmp_path: Path) -> None:
-    """Expressions have shapes in numbers, and may have no sizes at all."""
+    """Expressions have constant shapes, and may have no sizes at all."""
     needed("gcc")
     made = export(dg.library(expressed_ones), tmp_path / "exported")
     filtered, expressed, mean = (function.name for function in made.functions)

@@ -1,4 +1,4 @@
-"""Races at the first use of a shape: how long they go on, and whom they believe. Times are made up."""
+"""Races at the first use of a shape: how long they continue, and which times they trust. The times are fictitious."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def raced(
     varied: Any = lambda *_: [],
     rounds: list[int | None] | None = None,
 ) -> Raced:
-    """As if all kernels took so many times as long as numpy: a number for each race, the last for all after it.
+    """Make all kernels take this many times as long as numpy: one number per race, the last for all later ones.
 
-    `entries`: how many times as long those of the library take. `rounds` gets those that each race may have.
+    `entries`: the same for those of the library. `rounds` records the limit on rounds of each race.
     """
     races = iter(ours)
     now = next(races)
@@ -54,7 +54,7 @@ def raced(
 
 
 def test_who_is_first_of_many_is_timed_once_more(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, the best of 32 kernels looked as fast as the vendor's, and then took 7% longer in every race."""
+    """On a GPU, the best of 32 kernels appeared as fast as the vendor's, and then took 7% longer in every race."""
     rounds: list[int | None] = []
     times = raced(library, monkeypatch, 0.99, 1.07, rounds=rounds).times
     assert rounds == [None, 60], "it decides, and a median of few rounds is chance where samples are of two kinds"

@@ -1,4 +1,4 @@
-"""Libraries that several processes change, and changes that are cut short: nothing is lost."""
+"""Libraries changed by several processes, and interrupted changes: nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_several_processes_make_one_library(tmp_path: Path) -> None:
         with store.changing():
             store.read()
 
-    with ThreadPoolExecutor(8) as pool:  # locks of threads exclude each other as those of processes do
+    with ThreadPoolExecutor(8) as pool:  # thread locks exclude each other like process locks
         list(pool.map(change, range(400)))
     assert all((tmp_path / str(i) / "format").read_text() == "deepgen library 1\n" for i in range(50))
 
@@ -39,7 +39,7 @@ def test_who_comes_second_waits(library: Library) -> None:
 
 def test_an_entry_outlives_a_replacement_that_was_cut_short(library: Library) -> None:
     [first, second, *_] = [library.path_of(entry) for entry in library.list()]
-    first.rename(first.with_name(f"{first.name}.old"))  # killed before the new one was put in its place
+    first.rename(first.with_name(f"{first.name}.old"))  # killed before the new one was moved into its place
     shutil.copytree(second, second.with_name(f"{second.name}.new"))  # killed while it was written
     (second.with_name(f"{second.name}.new") / "about.json").unlink()
     assert len(dg.library(library.folder).list()) == 2 and not dg.library(library.folder).damaged()

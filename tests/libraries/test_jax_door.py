@@ -1,4 +1,4 @@
-"""A library's kernels as functions of JAX's, on processors."""
+"""A library's kernels as JAX functions, on CPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU = targets.resolve("cpu")
 
 @pytest.fixture
 def jax() -> Any:
-    """Imported when a test begins: every process that collects tests would wait for it."""
+    """Imported when a test begins; otherwise every process that collects tests would wait for the import."""
     found = pytest.importorskip("jax", reason="jax is not installed (extra jax)")
     pytest.importorskip("jax.ffi")
     return found
@@ -65,7 +65,7 @@ def test_kernels_of_fixed_shapes(jax: Any, functions: Callable[..., Any], expres
 
 @pytest.mark.usefixtures("jax")
 def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
-    """With twice the dilation and twice the padding, arrays have the same shapes."""
+    """With twice the dilation and twice the padding, the arrays have the same shapes."""
     from deepgen.jax import JaxFunction
 
     words = {"N": 1, "L": 8, "CI": 1, "CO": 1, "k": 3}

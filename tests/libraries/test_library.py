@@ -1,4 +1,4 @@
-"""A library of winners: what programs get from it, and what it refuses."""
+"""A library of winners: what programs get from it, and what it rejects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def arrays(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 def no_surprise() -> Iterator[None]:
     """A vendor's library that serves in place of a kernel is an error unless a test expects it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # not whatever an earlier test has dropped
+        warnings.simplefilter("error", UserWarning)  # ignores whatever an earlier test has leaked
         yield
 
 
@@ -220,7 +220,7 @@ def test_prune_removes_what_another_kernel_serves_as_fast(library: Library) -> N
 
 
 class Fixed:
-    """GEMM in plain C. The kernels that are fast serve only the shape that they are made for."""
+    """GEMM in plain C. The fast kernels only serve the shape that they are built for."""
 
     name = "fixed_sizes"
 
@@ -269,7 +269,7 @@ def test_a_winner_for_one_shape_gets_company(tmp_path: Path) -> None:
 
 
 def planted(library: Library, change: Callable[[str], str]) -> Entry:
-    """The entry with another kernel in its place, as if that were the winner: its digest and its signature are good."""
+    """The entry with another kernel in its place, as if that were the winner, with valid digest and signature."""
     entry = entry_of(library)
     stored = library.store.stored(entry, trusted=True)
     first, *others = stored.kernel.sources
@@ -285,7 +285,7 @@ def test_check_finds_a_wrong_and_a_slow_entry(library: Library, capsys: pytest.C
     library.prune(tuple(e.name for e in library.list() if e.operator != GEMM))
     [fine] = check(library, tolerance=50.0)
     assert fine.verdict == "right" and fine.now is not None
-    run = "pool_run(threads, draw_tasks, &g);"  # of the families for this and for any processor
+    run = "pool_run(threads, draw_tasks, &g);"  # of the families for this and for any CPU
     entry = planted(library, lambda text: text.replace(run, f"{run} C[ldc] += 1;"))
     [wrong] = check(dg.library(library.folder), tolerance=50.0)
     assert (wrong.name, wrong.verdict) == (entry.name, "wrong") and "C[1, 0] is" in wrong.detail

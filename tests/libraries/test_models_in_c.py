@@ -1,4 +1,4 @@
-"""Models of kernel families in C: they tell the same times as in Python, to the last bit."""
+"""Models of kernel families in C return the same times as in Python, to the last bit."""
 
 from __future__ import annotations
 

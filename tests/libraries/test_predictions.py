@@ -1,4 +1,4 @@
-"""Predictions on GPUs: a kernel of ours does not seem to be level with a vendor's library where only ours is slow."""
+"""Predictions on GPUs: our kernel must not appear equal to a vendor's library at shapes where only ours is slow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def suite() -> list[Entry]:
 
 
 def test_shapes_that_only_our_kernels_are_slow_at_go_to_the_vendor(suite: list[Entry]) -> None:
-    """Rows that begin anywhere: kernels of ours took 1.3 and 1.7 times as long as cuBLASLt, and served."""
+    """Unaligned rows: our kernels took 1.3 and 1.7 times as long as cuBLASLt, and were chosen."""
     slow = ([1536, 896, 3984], [7136, 640, 3536])
     rows = [replayed(race, suite, []) for race in races() if list(race.operator.sizes().values())[:3] in slow]
     assert [row.ours for row in rows] == [False, False]
@@ -59,7 +59,7 @@ def test_no_recorded_shape_is_served_behind_the_vendor(suite: list[Entry]) -> No
 
 
 def test_a_lead_that_nothing_confirms_must_be_large(suite: list[Entry]) -> None:
-    """Kernels that were timed at their own shapes alone may lose much elsewhere."""
+    """Kernels that were timed only at their own shapes may lose much elsewhere."""
     operator = gemm(1024, 2048, 1024)
     here = [entry for entry in suite if entry.serves(operator) is None]
 
@@ -72,7 +72,7 @@ def test_a_lead_that_nothing_confirms_must_be_large(suite: list[Entry]) -> None:
 
 
 def test_what_was_tuned_at_a_shape_takes_no_part_when_predictions_are_judged_there() -> None:
-    """Each kernel is ahead of the vendor at its own shape only, and its model says so. Others find no such kernel."""
+    """Each kernel is ahead of the vendor only at its own shape, as its model predicts. Others have no such kernel."""
     shapes = [dg.gemm(size, size, size) for size in (512, 1024, 2048)]
     where = targets.resolve("x86:avx512")
     entries = [replace(entry_of(at, {}, f"tuned at {at.m}"), target=where) for at in shapes]
@@ -86,7 +86,7 @@ def test_what_was_tuned_at_a_shape_takes_no_part_when_predictions_are_judged_the
 
 @pytest.mark.parametrize("file", sorted((BENCHMARKS / "h200").glob("gemm_*.json")), ids=lambda file: file.stem)
 def test_the_vendor_model_is_a_model_of_the_vendor(file: Path) -> None:
-    """cuBLASLt's times on an H200 change from shape to shape as it says, in formats that it was not fitted to, too."""
+    """cuBLASLt's times on an H200 vary between shapes as the model says, also in formats that it was not fitted to."""
     timed = [(Gemm.from_json(race["operator"]), race["contenders"]["cublaslt"]["seconds"]) for race in read(file)]
     single = [(operator, seconds) for operator, seconds in timed if operator.batch == 1]
     assert left_out(single, lambda operator: reached(operator, H200) or 0.0) < 0.17
@@ -96,8 +96,8 @@ def test_the_vendor_model_is_a_model_of_the_vendor(file: Path) -> None:
 
 
 def left_out(timed: Sequence[tuple[Gemm, float]], model: Callable[[Gemm], float]) -> float:
-    """Each shape is left out in turn, and predicted by a model that is corrected by what it is off at the others: the
-    root of the mean square of the logarithms of measured over predicted times.
+    """Each shape in turn is left out and predicted by a model that is corrected by its errors at the others: the root
+    mean square of the logarithms of measured over predicted times.
     """
     off = {operator: np.log(seconds / model(operator)) for operator, seconds in timed}
     squares = []
@@ -135,7 +135,7 @@ int main(void) {
 
 
 def gpu_library(folder: Path) -> Library:
-    """Three kernels that were timed at each other's shapes, beside a vendor's library that is 10% to 60% slower."""
+    """Three kernels that were timed at each other's shapes, and a vendor's library that is 10% to 60% slower."""
     library = dg.library(folder / "library", create=True)
     shapes = [gemm(512, 512, 512), gemm(128, 4096, 4096), gemm(2048, 2048, 2048)]
     family = generators.find(shapes[0], H200)

@@ -1,4 +1,4 @@
-"""Random expressions, and what they mean: one element after the other in plain Python."""
+"""Random expressions, and their meaning: evaluated one element at a time in plain Python."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ Round = Callable[[Any, str], Any]
 
 
 def exactly(value: Any, dtype: str) -> Any:
-    """In Python's own numbers."""
+    """In Python numbers."""
     return value
 
 
 def rounded(value: Any, dtype: str) -> Any:
-    """As a kernel does that rounds each operation to the format which the expression names."""
+    """Like a kernel that rounds each operation to the format of the expression."""
     if dtype in ("f64", "bool") or isinstance(value, int):
         return value
     of = DTYPES[dtype]
@@ -82,7 +82,9 @@ def rounded(value: Any, dtype: str) -> Any:
 
 
 def naive(expression: Expression, inputs: Mapping[str, Any], to: Round = exactly, *, back: bool = False) -> Any:
-    """Every stage by loops. `inputs`: float64 or int64 arrays. `back`: reductions begin with their last term."""
+    """Evaluate every stage with loops. `inputs`: float64 or int64 arrays. `back`: reductions start with their last
+    term.
+    """
     held: dict[str, Any] = dict(inputs)
     for stage in expression.stages:
         held[stage.name] = _stage(stage, held, to, back)
@@ -155,7 +157,7 @@ def expressions(draw: st.DrawFn, *, dtypes: tuple[str, ...] = ("f32", "f64", "i3
     """Up to three stages over small tensors, in one dtype, from tensors of that or a narrower one.
 
     Indices have strides, dilation, offsets, guards, remainders and quotients; stages are elementwise, reductions or
-    scans. Integers stay far from the ends of i32, and no float grows without bound.
+    scans. Integers stay far from the limits of i32, and no float grows without bound.
     """
     dtype = draw(st.sampled_from(dtypes))
     narrow = draw(st.sampled_from({"f32": ("f32", "f16", "bf16"), "f64": ("f64",)}.get(dtype, ("i8", "u8"))))
@@ -166,14 +168,14 @@ def expressions(draw: st.DrawFn, *, dtypes: tuple[str, ...] = ("f32", "f64", "i3
     ]
     stages: list[Operand] = []
     for n in range(draw(st.integers(1, 3))):
-        # The stage before is always read, so that none is left over.
+        # The previous stage is always read, so that none is unused.
         used = [stages[-1]] if stages else []
         used += draw(st.lists(st.sampled_from(operands), min_size=1 - len(used), max_size=2, unique_by=id))
         stages.append(_random_stage(draw, f"S{n}", used, dtype, size))
         operands.append(stages[-1])
     try:
         return dg.expression(stages[-1])
-    except BadInput as error:  # what the guards leave of it reads nothing
+    except BadInput as error:  # with its guards it reads nothing
         assert "reads no tensor" in str(error)
         return reject()
 

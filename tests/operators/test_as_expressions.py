@@ -1,4 +1,4 @@
-"""Operators that have a reference of their own, and their expressions: the same results, work and tolerance."""
+"""Operators that have their own reference, and their expressions: the same results, work and tolerance."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_follows_has_the_same_results_and_a_tolerance_of_like_size(operator
         t.absolute * a.scale.astype(np.float64) + t.relative * np.abs(a.values) + 1e-30
         for t, a in ((ours, got), (theirs, want))
     ]
-    there = want.values != 0  # what relu makes zero is exact
+    there = want.values != 0  # zeros made by relu are exact
     assert 0.3 < np.median((allowed[0] / allowed[1])[there]) < 3.0
 
 

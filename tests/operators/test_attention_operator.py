@@ -1,4 +1,4 @@
-"""What attention promises: exact references of all options, and a tolerance that only good kernels meet."""
+"""Attention guarantees: exact references of all options, and a tolerance that only good kernels meet."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def judged(operator: Attention, o: Array, probe: str = "normal") -> Comparison:
 
 
 def plainly(operator: Attention, probe: str = "normal", lost: int | None = None, *, shift: bool = True) -> Array:
-    """As a kernel does: in f32, weights rounded to the format of v; without a key, where one is lost."""
+    """Like a kernel: in f32, with weights rounded to the format of v; without key `lost`, if given."""
     of = dtype(operator.dtype)
     order = (0, 1, 2, 3) if operator.layout == "bhsd" else (0, 2, 1, 3)
     inputs = operator.inputs(3, probe)
@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_refused(make: Any, why: str) -> None:
 
 def test_sizes_and_strides_come_from_a_calls_arrays() -> None:
     tuned = attention(1, 2, 8, 8, 16, kv_heads=1)
-    q = TensorFacts((3, 6, 5, 16), "bf16", (480, 16, 96, 1))  # heads beside each other
+    q = TensorFacts((3, 6, 5, 16), "bf16", (480, 16, 96, 1))  # heads adjacent in memory
     arrays = {"q": q, "k": TensorFacts((3, 2, 7, 16), "bf16"), "v": TensorFacts((3, 2, 7, 16), "bf16")}
     found = tuned.bind(arrays)
     assert found == attention(3, 6, 5, 7, 16, kv_heads=2)

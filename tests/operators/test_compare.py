@@ -1,4 +1,4 @@
-"""An answer is right or wrong for the right reason, and the first wrong element is named."""
+"""Correct and wrong answers are told apart for the right reason, and the first wrong element is named."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_error_is_told_as_a_share_of_the_tolerance() -> None:
         (1.0, INF, False),
         (INF, 1.0, False),
         (INF, NAN, False),
-        (INF, 1e39, True),  # what f32 cannot hold
+        (INF, 1e39, True),  # out of f32's range
         (-INF, 1e39, False),
         (INF, 1e38, False),
     ],

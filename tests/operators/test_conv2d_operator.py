@@ -24,7 +24,7 @@ sizes = st.integers(3, 7)
 
 
 def loops(op: Conv2d, x: Any, weight: Any) -> tuple[Any, int, int]:
-    """The result in nhwc, the products with real pixels, and how many pixels were met."""
+    """The result in nhwc, the products with real pixels, and the number of pixels used."""
     y, products, met = np.zeros((op.n, op.out_h, op.out_w, op.co)), 0, set()
     for p, q, r, s in product(range(op.out_h), range(op.out_w), *map(range, op.kernel)):
         row, column = p * op.strides[0] - op.pads[0] + r, q * op.strides[1] - op.pads[1] + s
@@ -62,7 +62,7 @@ def test_large_images_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -
     op = conv2d(3, 9, 8, 4, 5, 3, pad=1)
     made = op.inputs(1)
     whole = op.reference(made)["y"]
-    for most in (1, 5000, 30000):  # a row, some rows, an image and a half
+    for most in (1, 5000, 30000):  # a row, some rows, one and a half images
         monkeypatch.setattr(references, "_CHUNK_BYTES", most)
         np.testing.assert_allclose(op.reference(made)["y"].values, whole.values, rtol=1e-12, atol=1e-12)
 
@@ -74,7 +74,7 @@ def test_tolerance_admits_f32_rounding_and_catches_one_lost_product(ci: int) -> 
     x, weight = np.pad(made["x"], ((0, 0), (1, 1), (1, 1), (0, 0))), made["weight"]
     want, allowed = op.reference(made)["y"], op.tolerance("y")
     sums = np.zeros(want.values.shape, np.float32)
-    for r, s, c in product(range(3), range(3), range(ci)):  # one after the other: the worst order
+    for r, s, c in product(range(3), range(3), range(ci)):  # sequentially: the worst order
         sums += x[:, r : r + 12, s : s + 12, c, None] * weight[r, s, c]
     assert compare(sums, want, dtype("f32"), allowed).ok
     lost = sums - x[:, 1:13, 1:13, 0, None] * weight[1, 1, 0]
@@ -136,7 +136,7 @@ def test_words_and_json_lead_back_to_the_operator(layout: str) -> None:
 
 
 def test_what_only_another_operator_has_leads_to_it() -> None:
-    """Dilation, groups and epilogues are asked of conv2d, in Python and by words."""
+    """Dilation, groups and epilogues are accepted by conv2d, in Python and as parameters."""
     op = conv2d(2, 9, 8, 8, 4, kernel=(1, 3), pad=(0, 1), groups=2, epilogue="scale,bias,relu", dtype="float16")
     assert op.name == "dilated_conv2d" and op.describe().endswith(
         "k=1x3 pad=0x1 dilation=1 groups=2 epilogue=scale,bias,relu"

@@ -1,4 +1,4 @@
-"""f64, which no reference is more exact than: right results pass whatever their size, a hundred steps off do not."""
+"""f64, for which no reference is more exact: correct results pass whatever their size, and errors of 100 steps fail."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ ALL: dict[str, tuple[Operator, Callable[..., Any]]] = {
     "layer_norm": (dg.operator("layer_norm", rows=24, cols=40, dtype="f64"), _layer_norm),
 }
 
-# The share of elements that are found out. The rest is made of larger numbers that cancel: 1 + tanh(x) for negative x,
-# numbers less their mean; and exponentials of differences of many hundreds.
+# The share of elements in which the error is detected. The rest results from cancellation: 1 + tanh(x) for negative x,
+# numbers minus their mean; and from exponentials of differences of many hundreds.
 LEAST = {"gelu_tanh": 0.6, "layer_norm": 0.6, "softmax large": 0.05}
 
 

@@ -1,4 +1,4 @@
-"""A GEMM of 8-bit floats: its formats, its inputs and their reference, without which no study of it can run."""
+"""A GEMM of 8-bit floats: its formats, its inputs and their reference, which every study of it needs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_special_values_are_those_of_the_format(name: str, infinities: int) -> N
 
 @pytest.mark.parametrize("asked", [{"dtype": "f32"}, {"dtype": "f8e4m3"}, {"dtype": "f16", "c": "f32"}])
 def test_large_inputs_do_not_hide_the_product(asked: dict[str, str]) -> None:
-    """Rounding as a right kernel does it stays within the tolerance, and a lost product does not."""
+    """The rounding of a correct kernel stays within the tolerance, and a missing product does not."""
     op = gemm(64, 64, 64, layout="nt", bias=True, scales="row", **asked)
     given = op.inputs(0, "large")
     a, b, bias, scale = (widen(given[t.name], t.dtype).astype(np.float32) for t in op.tensors()[:4])

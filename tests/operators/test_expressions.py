@@ -1,4 +1,4 @@
-"""Expressions: what is written is what is meant, and every mistake is told in a sentence."""
+"""Expressions mean what is written, and every mistake is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_numpy_computes_what_loops_do(points: int, expression: Expression, seed:
         else rng.standard_normal(t.shape)
         for t in expression.tensors
     }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:  # a stage at once, or a few elements of it at a time
+    with pytest.MonkeyPatch.context() as patch:  # a whole stage at once, or a few of its elements at a time
         patch.setattr(interpret, "_POINTS", points)
         patch.setattr(interpret, "_FACTOR_POINTS", points)
         done = interpret.interpret(expression, inputs)

@@ -1,4 +1,4 @@
-"""Probes that every operator has: all magnitudes, and numbers that are none, within what is declared."""
+"""Probes that every operator has: all magnitudes, NaN and infinities, within the declared ranges."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_declared_ranges_hold_whatever_the_probe() -> None:
 
 @dataclass(frozen=True)
 class Own(Operator):
-    """One with inputs of its own, which know nothing of later probes."""
+    """An operator with its own inputs, which do not support later probes."""
 
     name = "own"
     n: int = 8
@@ -121,7 +121,7 @@ def test_operators_with_inputs_of_their_own_are_asked_for_no_others() -> None:
 
 
 def test_what_leaves_a_format_on_the_way_is_right_whatever_it_is() -> None:
-    """log(1 + exp(x)) is x from 88 on, but exp(x) is no number of f32 there."""
+    """log(1 + exp(x)) is x from 88 on, but exp(x) does not fit in f32 there."""
     x = dg.tensor("x", (4,), "f32")
     operator = as_operator(dg.compute("y", (4,), lambda i: dg.log(1.0 + dg.exp(x[i]))))
     answer = operator.reference({"x": np.float32([1, 50, 100, 200])})["y"]

@@ -1,4 +1,4 @@
-"""A GEMM's reference on a device is the host's: it decides alone over results too large for the host."""
+"""A GEMM's device reference equals the host's: it is the only judge of results too large for the host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def emulated(operator: Gemm, probe: str, kernel: Kernel, library: ctypes.CDLL) -
 
 
 def alike(got: Answer, want: Answer) -> bool:
-    """As f64 allows: sums may be added up in another order."""
+    """Within f64 rounding: sums may be accumulated in another order."""
     of = dtype("i64" if got.values.dtype == np.int64 else "f64")
     sizes = np.broadcast_to(want.scale, want.values.shape).astype(np.float64)
     close = Tolerance(1e-12, 1e-12)
@@ -101,7 +101,7 @@ def test_a_few_elements_are_those_of_the_whole(operator: Gemm) -> None:
     ("target", "first"), [("cuda:sm_90a", 3), ("cuda:sm_80", 4), ("hip:gfx906", 3), ("hip:gfx90a", 4)]
 )
 def test_it_builds_wherever_kernels_do(target: str, first: int) -> None:
-    """Every other one on each of two chips: they differ in little else than their formats' instructions."""
+    """Each chip gets every other operator: the two differ in little but their formats' instructions."""
     chip = resolve(target)
     for operator in OPERATORS[first::2]:
         kernel = operator.reference_kernel(chip.kind)

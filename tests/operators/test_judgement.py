@@ -1,4 +1,4 @@
-"""Judged as finalists are, right GEMM kernels are correct in every order, and one lost product is always found."""
+"""Judged like finalists, correct GEMM kernels pass in any summation order, and one missing product is always found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_right_sums_pass_and_a_lost_or_doubled_product_does_not(of: str) -> None
 )  # fmt: skip
 @pytest.mark.parametrize("k", [1, 2, 77, 5000])
 def test_every_product_shows_where_sums_are_exact(of: str, words: dict[str, object], k: int) -> None:
-    """Whatever follows the sum, the result without any one product is out of tolerance."""
+    """Whatever follows the sum, a result that lacks any one product is out of tolerance."""
     operator = gemm(3, 4, k, dtype=of, **words)  # type: ignore[arg-type]
     given = operator.inputs(1, "exact")
     want, bound = operator.reference(given)["C"], operator.tolerance("C", "exact")
@@ -59,7 +59,7 @@ def test_every_product_of_a_convolution_shows(of: str, layout: str) -> None:
     assert np.abs(want.values).max() <= 1 / out.epsilon, "exact in the format of y"
     assert (widen(narrow(want.values, out), out) == want.values).all()
     less = {**given, "weight": given["weight"].copy()}
-    middle = (1, 1, 40) if layout == "nhwc" else (slice(None), 40, 1, 1)  # of the filter: all outputs meet it
+    middle = (1, 1, 40) if layout == "nhwc" else (slice(None), 40, 1, 1)  # of the filter: every output uses it
     less["weight"][middle] = 0
     lost = operator.reference(less)["y"].values
     assert compare(narrow(lost, out), want, out, bound).wrong == want.values.size

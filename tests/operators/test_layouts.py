@@ -1,4 +1,4 @@
-"""Packed layouts: what a text means, where elements lie, and tensors of expressions that are packed."""
+"""Packed layouts: what a text means, where elements are stored, and packed tensors of expressions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_element_lies_where_its_places_say(text: str) -> None:
     np.testing.assert_array_equal(layout.unpacked(stored, shape), array)
     for at in product(*map(range, shape)):
         assert stored[layout.places(at)] == array[at]
-    assert np.count_nonzero(stored) == array.size  # the rest is zeros
+    assert np.count_nonzero(stored) == array.size  # the rest is zero padding
 
 
 def test_capitals_of_dimensions_without_blocks_are_left_open() -> None:

@@ -1,4 +1,4 @@
-"""Operators that are told by expressions compute what their names say, by definitions that share nothing with them."""
+"""Operators defined by expressions compute what their names say, according to independent definitions."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_drawn_convolutions_with_options_for_each_dimension(seed: int) -> None:
 
 
 def test_equal_numbers_are_one_and_old_files_mean_the_same() -> None:
-    """What was written before there were options for each dimension."""
+    """Files written before there were options for each dimension."""
     old = {"name": "conv3d", "N": 1, "D": 4, "H": 5, "W": 6, "CI": 2, "CO": 3, "k": 3, "stride": 2, "pad": 1,
            "dilation": 1, "dtype": "f32", "layout": "ndhwc", "epilogue": "none"}  # fmt: skip
     now = dg.operator("conv3d", N=1, D=4, H=5, W=6, CI=2, CO=3, k=(3, 3, 3), stride="2x2x2", pad=[1, 1, 1])

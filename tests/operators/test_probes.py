@@ -1,4 +1,4 @@
-"""Inputs reach the ends of what they may hold, and tiny results count where an operator promises them."""
+"""Inputs reach the limits of their ranges, and tiny results count if an operator guarantees them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_usual_integers_are_whole_and_probes_are_their_ends(operator: Gemm | Con
 @pytest.mark.parametrize("words", [{}, {"bias": True, "beta": 2.0, "alpha": -3.0}])
 @pytest.mark.parametrize("k", [3, 40_000, 200_000])
 def test_no_sum_of_integers_overflows(of: str, words: dict[str, object], k: int) -> None:
-    """Nothing says what becomes of one that does: ranges shrink where sums are long."""
+    """The result of an overflow is undefined: ranges shrink where sums are long."""
     operator = gemm(2, 2, k, dtype=of, **words)
     info = np.iinfo(operator.dtypes[2].numpy())
     for probe in ("normal", *EXTREMES):

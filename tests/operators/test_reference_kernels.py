@@ -1,4 +1,4 @@
-"""The references of expressions as kernels are numpy's: numbers and scales, in C and as GPUs compute them."""
+"""References of expressions as kernels match numpy's, values and scales, in C and in GPU arithmetic."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def in_c(operator: Operator, kernel: Kernel, folder: Path, *flags: str) -> HostR
 
 
 def alike(operator: Operator, probe: str, got: dict[str, Answer], want: Any) -> bool:
-    """A hundredth of what kernels may be off by, and where these compute in f64, all of it."""
+    """Within a hundredth of the kernels' tolerance, or the whole tolerance where this computes in f64."""
     for tensor in operator.tensors():
         if tensor.role == "input":
             continue
@@ -115,7 +115,7 @@ def everything(of: str) -> Expression:
 
     def element(i: Any, which: Any) -> Any:
         a, b = x[i].cast(wide), y[i].cast(wide)
-        third = (a * b).cast(of).cast(wide)  # with an error of its own
+        third = (a * b).cast(of).cast(wide)  # with its own rounding error
         ways = [getattr(dg, op)(one) for op in UNARY if op not in ("neg", "abs") for one in (a, third)]
         ways += [-a, abs(third), a / third, third / a, abs(a) ** third, dg.minimum(a, third), dg.maximum(third, b)]
         less = {"lt": a < third, "le": third <= b, "eq": a == b, "ne": a != third}
@@ -285,7 +285,7 @@ def test_work_is_shared_and_errors_are_not_lost() -> None:
     done: list[int] = []
     in_parts(1000, 3, lambda first, last: done.extend(range(first, last)))
     assert sorted(done) == list(range(1000))
-    with pytest.MonkeyPatch.context() as patch:  # a process that may start no more threads
+    with pytest.MonkeyPatch.context() as patch:  # a process that may not start more threads
         patch.setattr("threading.Thread.start", lambda thread: (_ for _ in ()).throw(RuntimeError("can't start")))
         in_parts(1000, 3, lambda first, last: done.extend(range(first, last)))
     assert len(done) == 2000

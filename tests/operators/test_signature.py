@@ -1,4 +1,4 @@
-"""Signatures: a call's arrays give numbers to sizes, and what does not fit is said by name."""
+"""Signatures: a call's arrays determine the sizes, and a mismatch is reported by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def out(name: str, *shape: int | str, **more: object) -> Param:
     return param(name, *shape, role="output", **more)
 
 
-# What kernels of other libraries look like, and what a call of each gives: its arrays, then the shapes of its results.
+# Kernel signatures as in other libraries, and what a call of each yields: its arrays, then the shapes of its results.
 KERNELS: dict[str, tuple[Signature, dict[str, TensorFacts], dict[str, int], dict[str, tuple[int, ...]]]] = {
     "matmul": (
         Signature((param("A", "M", "K", strides=ROWS), param("B", "K", "N", strides=ROWS), out("C", "M", "N"))),

@@ -1,4 +1,4 @@
-"""What softmax promises: exact references on any input, and a tolerance that good kernels meet and bad ones do not."""
+"""Softmax guarantees: exact references on any input, and a tolerance that good kernels meet and bad ones do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def judged(operator: Softmax, y: Array, probe: str = "normal") -> Comparison:
 
 
 def plainly(operator: Softmax, probe: str = "normal", *, shift: bool = True) -> Array:
-    """As a simple kernel would: one term after the other in the format of sums, the exponential by a base of 2."""
+    """A simple kernel: sequential sums in the accumulation format, the exponential to base 2."""
     sums = operator.arithmetic.numpy().type
     x = widen(operator.inputs(3, probe)["x"], dtype(operator.dtype)).astype(sums)
     with np.errstate(all="ignore"):

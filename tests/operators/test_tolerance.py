@@ -1,4 +1,4 @@
-"""The tolerance of a GEMM: right sums pass in every order, whatever the inputs, and a lost product does not."""
+"""The tolerance of a GEMM: correct sums pass in every order and for any inputs, and a missing product does not."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_long_sums_were_called_wrong_before_and_a_lost_product_still_is() -> Non
 
 
 def computed(operator: Gemm, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """As a right kernel does it: sums in f32 (f64 for f64), one after the other, and one rounding to C at the end."""
+    """What a correct kernel computes: sequential sums in f32 (f64 for f64), and one rounding to C at the end."""
     work = np.float64 if operator.acc == "f64" else np.float32
     a, b = (widen(inputs[name], of).astype(work) for name, of in zip("AB", operator.dtypes, strict=False))
-    if operator.a == "tf32":  # its instructions cut off what tf32 does not hold
+    if operator.a == "tf32":  # its instructions truncate what tf32 does not hold
         a, b = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
     total = np.zeros((operator.m, operator.n), work)
     for k in range(operator.k):

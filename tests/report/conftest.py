@@ -1,4 +1,4 @@
-"""Studies of every kind that a report may be asked for, and a browser to open it in."""
+"""Studies of every kind that reports support, and a browser to open the reports in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORDING = Path(__file__).parents[2] / "benchmarks/h200/recorded/sm90_gemm_bf16
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the studies of a session are, with a key of their own that signs winners."""
+    """The folder of a session's studies, with a separate key that signs winners."""
     folder = tmp_path_factory.mktemp("reports")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cpu(home: Path) -> Study:
-    """Tuned on this machine's processor."""
+    """Tuned on this machine's CPU."""
     policy = Policy(max_samples=5, max_seconds=0.02)
     given: dict[str, Any] = {"trials": 6, "keep_top": 1, "baselines": ["numpy"], "policy": policy, "out": home / "cpu"}
     return dg.tune(dg.gemm(32, 32, 32), target="cpu", **given)
@@ -45,14 +45,14 @@ def cpu(home: Path) -> Study:
 
 @pytest.fixture(scope="session")
 def sim(home: Path) -> Study:
-    """Enough trials to be analyzed, some of which fail."""
+    """Enough trials for an analysis, some of which fail."""
     given: dict[str, Any] = {"strategy": "random", "trials": 60, "keep_top": 2, "out": home / "sim"}
     return dg.tune(dg.gemm(64, 64, 64), target="sim:faults=0.2", **given)
 
 
 @pytest.fixture(scope="session")
 def failed(home: Path) -> Study:
-    """Nothing of it works."""
+    """A study in which every trial fails."""
     with pytest.raises(DeepgenError, match="none of 8 kernels"):
         dg.tune(dg.gemm(64, 64, 64), target="sim:faults=1.0", trials=8, out=home / "failed")
     return Study.open(next((home / "failed").iterdir()))
@@ -60,7 +60,7 @@ def failed(home: Path) -> Study:
 
 @pytest.fixture(scope="session")
 def h200(home: Path) -> Study:
-    """What was recorded on an H200, or the first part of it."""
+    """A recording from an H200, or the first part of it."""
     data = json.loads(gzip.decompress(RECORDING.read_bytes()))
     data["cache"] = dict(list(data["cache"].items())[:60])
     file = home / "h200.json"
@@ -70,7 +70,7 @@ def h200(home: Path) -> Study:
 
 @pytest.fixture(scope="session")
 def empty(home: Path) -> Study:
-    """Begun, and nothing more."""
+    """A study without any trial."""
     planned = plan(Request(dg.gemm(16, 16, 16), resolve("sim"), out=home / "empty"))
     with Journal(planned.folder, write=True) as journal:
         journal.define(planned.definition)
@@ -80,7 +80,7 @@ def empty(home: Path) -> Study:
 
 @pytest.fixture(scope="session")
 def hostile(home: Path) -> Study:
-    """A journal of somebody who wishes its readers ill."""
+    """A journal with malicious content."""
     planned = plan(Request(dg.gemm(24, 24, 24), resolve("sim"), out=home / "hostile"))
     definition: dict[str, Any] = {**planned.definition}
     definition["facts"] = {**definition["facts"], "describe": f"gemm {HOSTILE}"}

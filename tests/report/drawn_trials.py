@@ -1,20 +1,20 @@
-"""Trials in which the time follows nothing, and others in which it follows something.
+"""Trials in which the time depends on nothing, and others in which it depends on something.
 
-Noise: data sets of several kinds in which no knob, fact or event has anything to do with the time. At most 5% of them
-may lead to any finding, with the threshold at 0, that is, with every finding shown.
+Noise: data sets of several kinds in which no knob, fact or event is related to the time. At most 5% of them may lead to
+any finding, with the threshold at 0, that is, with every finding shown.
 
 - plain: knobs, facts and events are drawn independently;
 - tails: the times have a few extreme outliers, and events span decades;
 - related: events depend on the knobs and on each other, though not on the time;
 - sparse: 25 trials, of which not all have all events; many equal values.
 
-Planted: data sets in which the time follows something, which must be found:
+Planted: data sets in which the time depends on something that must be found:
 
 - linear: log time rises with the logarithm of an event;
-- monotone: time follows an event by a steep curve;
+- monotone: time is a steep function of an event;
 - interaction: two knobs matter together, and neither does alone;
-- confounded: a knob drives both an event and the time, which go along only because of it;
-- masked: a knob hides how the time follows an event; with the knobs held fixed it shows.
+- confounded: a knob drives both an event and the time, which are related only because of it;
+- masked: a knob hides how the time depends on an event; it shows with the knobs held fixed.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _both_knobs(report: Report) -> bool:
 
 
 def _knob_behind_it(report: Report) -> bool:
-    """The event goes along with the time, but not with the knobs held fixed; the knob is named."""
+    """The event is related to the time, but not with the knobs held fixed; the knob is named."""
     results = next((one for one in report.findings if one.name == "event.l2_miss"), None)
     held = results is not None and results.partial is not None and results.partial.p > LEVEL
     return held and report.important[:1] != () and report.important[0].knob == "BLOCK_K"
@@ -166,7 +166,7 @@ PLANTED: dict[str, tuple[Callable[[np.random.Generator], list[Row]], Callable[[R
 
 
 def says_something(kind: str, seed: int) -> bool:
-    """Whether anything is reported in a data set of noise."""
+    """Whether anything is reported for a data set of noise."""
     rng = np.random.default_rng([seed, sorted(NOISE).index(kind)])
     report = analyze(NOISE[kind](rng), threshold=0.0, seed=seed)
     return bool(report.findings or report.important)

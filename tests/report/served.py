@@ -1,4 +1,4 @@
-"""A server of studies in a thread of this process, studies to be served, and a viewer that reads its events."""
+"""A server of studies in a thread of this process, studies to serve, and a viewer that reads its events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """Where it is, and how to get in."""
+    """The server's address and credentials."""
 
     port: int
     rules: GateRules
@@ -55,7 +55,7 @@ class Served:
         return "=".join(self.rules.cookie)
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        """One request as this server's own page would make it, but for the headers that are given; "" is none."""
+        """One request as the server's own page would make it, except for the given headers; "" omits one."""
         own = {"host": self.host, "cookie": self.cookie, "origin": f"http://{self.host}" if method == "POST" else ""}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.putrequest(method, path, skip_host=True)
@@ -129,7 +129,7 @@ class Viewer:
 async def watching(served: Served, path: str, last: str = "") -> AsyncIterator[Viewer]:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 24)
     again = f"Last-Event-ID: {last}\r\n" if last else ""
-    # An HTTP/1.0 request: the answer comes as it is, without the marks of its parts.
+    # An HTTP/1.0 request, so that the answer is not chunked.
     head = f"GET {path} HTTP/1.0\r\nHost: {served.host}\r\nCookie: {served.cookie}\r\n{again}\r\n"
     writer.write(head.encode())
     status = await asyncio.wait_for(reader.readline(), PATIENCE)
@@ -146,14 +146,14 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in a thread of its own: a browser's events run in this one."""
+    """Run it in a separate thread: a browser's events run in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
 @contextmanager
 def started(*argv: str) -> Iterator[subprocess.Popen[str]]:
-    """A command line as a process of its own; nothing of it is left afterwards."""
+    """A command line in a separate process; nothing of it is left afterwards."""
     program = [sys.executable, "-m", "deepgen", *argv]
     pipe = subprocess.PIPE
     process = subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -166,7 +166,7 @@ def started(*argv: str) -> Iterator[subprocess.Popen[str]]:
 
 
 class Writer:
-    """Writes trials into a study as a tuner does."""
+    """Writes trials into a study like a tuner."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = Journal(folder, write=True)

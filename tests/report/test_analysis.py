@@ -1,6 +1,6 @@
-"""What explains the time: planted relations are found, noise leads to no findings, missing numbers stay missing.
+"""Explanations of the time: planted relations are found, noise leads to no findings, missing numbers stay missing.
 
-DEEPGEN_NOISE_SETS=50 tries as many data sets of each kind of noise.
+DEEPGEN_NOISE_SETS=50 tries that many data sets of each kind of noise.
 """
 
 from __future__ import annotations

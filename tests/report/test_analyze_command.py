@@ -20,13 +20,13 @@ from deepgen.tuning import Study
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     out = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key is that signs the winner
+        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key that signs the winner is
         request = {"strategy": "random", "trials": 60, "keep_top": 1, "out": out}
         return dg.tune(dg.gemm(64, 64, 64), target="sim", **request)
 
 
 def test_it_tells_what_explains_the_time(study: Study, capfd: pytest.CaptureFixture[str]) -> None:
-    # Of these trials a derived value goes along with the time by 0.498.
+    # In these trials a derived value correlates with the time by 0.498.
     assert main(["analyze", str(study.folder), "--threshold", "0.4"]) == 0
     text = capfd.readouterr().out
     assert "trials   60 correct ones of 60" in text and "explains" in text and "derived.threads" in text

@@ -1,4 +1,4 @@
-"""What reports are made of: facts, charts, Markdown, pictures, and the command line around them."""
+"""The parts of reports: facts, charts, Markdown, pictures, and the command line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_command_makes_the_same_study(sim: Study, monkeypatch: pytest.Monkey
     words = shlex.split(command)
     assert words[:2] == ["deepgen", "tune"]
     assert main([*words[1:], "--out", str(sim.folder.parent), "--json"]) == 0
-    assert sorted(sim.folder.parent.iterdir()) == before  # it was found complete
+    assert sorted(sim.folder.parent.iterdir()) == before  # the finished study was found
 
 
 def test_what_no_command_line_says_has_no_command(h200: Study, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_charts_in_notebooks(sim: Study, empty: Study) -> None:
     made = [plot.history(over="time"), plot.roofline(), plot.importance(), plot.knob("BLOCK_M"), plot.heatmap()]
     made += [plot.heatmap("STAGES", "SWIZZLE"), plot.parallel(), plot.verdicts(), plot.time(), plot.ratios()]
     for chart in made:
-        assert chart.to_dict()["$schema"].endswith(".json")  # valid, and complete
+        assert chart.to_dict()["$schema"].endswith(".json")  # valid and complete
     assert len(plot.history().to_dict()["datasets"]["trials"]) == 60
     with pytest.raises(BadInput, match="knob 'BLOCK_Q' does not vary"):
         plot.knob("BLOCK_Q")
@@ -93,7 +93,7 @@ def test_charts_need_a_library(sim: Study, monkeypatch: pytest.MonkeyPatch, capf
     assert main(["report", str(sim.folder)]) == 1
     err = capfd.readouterr().err
     assert "altair is missing" in err and "[view]" in err
-    assert main(["report", str(sim.folder), "--markdown"]) == 0  # words need none
+    assert main(["report", str(sim.folder), "--markdown"]) == 0  # text needs none
 
 
 def test_markdown_for_a_pull_request(sim: Study, hostile: Study, cluster_run: Path, capfd: Any) -> None:
@@ -152,7 +152,7 @@ def test_texts_can_be_read_on_their_ground(scheme: int) -> None:
 
 
 def contrast(first: str, second: str) -> float:
-    """As the Web Content Accessibility Guidelines define it."""
+    """As defined by the Web Content Accessibility Guidelines."""
 
     def light(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]

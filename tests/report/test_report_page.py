@@ -1,4 +1,4 @@
-"""Reports in a real browser: nothing goes wrong, nothing is fetched, everything is there at every width."""
+"""Reports in a real browser: no errors, no requests, everything is there at every width."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL_DRAWN = "[...document.querySelectorAll('[data-chart]')].every((one) => one.d
 
 @dataclass
 class Opened:
-    """A page, and what the browser had to say of it."""
+    """A page, and the messages of the browser."""
 
     page: Any
     problems: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ CHARTS_OUTSIDE = """[...document.querySelectorAll("figure svg")].filter(
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Any:
-    """Open a page, draw all of its charts, and look at it at every width."""
+    """Open a page, draw all of its charts, and check it at every width."""
     pages = []
 
     def open_page(html: str, *, printed: bool = False, **look: Any) -> Opened:
@@ -56,7 +56,7 @@ def opened(browser: Any, tmp_path: Path) -> Any:
         file.write_text(html, encoding="utf-8")
         assert file.stat().st_size < 2.5e6
         page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900}, **look)
-        page.set_default_timeout(180_000)  # a busy machine is no failure
+        page.set_default_timeout(180_000)  # a busy machine is not a failure
         pages.append(page)
         seen = Opened(page)
         page.on("console", lambda said: seen.problems.append(f"{said.type}: {said.text}"))
@@ -65,13 +65,13 @@ def opened(browser: Any, tmp_path: Path) -> Any:
         page.on("request", lambda asked: seen.problems.append(asked.url) if asked.url != file.as_uri() else None)
         page.goto(file.as_uri())
         if printed:
-            assert not page.evaluate(ALL_DRAWN)  # only what is in view
+            assert not page.evaluate(ALL_DRAWN)  # only those in view
             page.pdf()
             assert page.evaluate(ALL_DRAWN)
             page.emulate_media(media="print")  # on paper that is narrower than the window was
             page.set_viewport_size({"width": 500, "height": 900})
             assert page.evaluate(CHARTS_OUTSIDE) == 0
-            page.reload()  # what is drawn for paper is not inverted there
+            page.reload()  # charts drawn for paper are not inverted there
             assert page.locator("[data-drawn=yes]").first.get_attribute("data-tone") == "light"
             page.emulate_media(media="screen")
             page.reload()
@@ -105,7 +105,7 @@ def test_a_study_on_this_processor(opened: Any, cpu: Study, tmp_path: Path) -> N
     assert "deepgen tune gemm M=32 N=32 K=32" in seen.text("#reproduce")
     code = seen.text("#code summary")
     assert all(source.name in code for source in cpu.best().kernel.sources) and "Assembly" in code
-    # What a person who does not see the charts is told instead.
+    # The text alternative of charts.
     names = seen.page.locator("[data-chart]").evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
     assert all(len(name) > 30 for name in names)
     headings = seen.page.locator("h1, h2").all_inner_texts()

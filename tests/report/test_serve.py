@@ -1,4 +1,4 @@
-"""Studies in the browser: who is let in, what viewers are sent, and that nothing of it disturbs a study."""
+"""Studies in the browser: who gets access, what viewers are sent, and that none of it disturbs a study."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def studies(tuned: Path, tmp_path: Path) -> Path:
-    """A folder with that study, and another one beside the folder."""
+    """A folder with that study, and another study next to the folder."""
     shutil.copytree(tuned, tmp_path / "studies/one")
     shutil.copytree(tuned, tmp_path / "secret")
     (tmp_path / "studies/link").symlink_to(tmp_path / "secret")
@@ -53,7 +53,7 @@ def served(studies: Path) -> Iterator[Served]:
         yield found
 
 
-# Who is let in
+# Access
 
 
 def test_a_token_is_exchanged_for_a_cookie(served: Served) -> None:
@@ -168,12 +168,12 @@ def test_fifty_viewers_get_everything_and_are_read_for_once(
     began = time.monotonic()
     trials = run(all_of_it())
     assert [sorted(one) for one in trials] == [list(range(12))] * 50
-    # As often as for a single viewer: never two within one pause, but for the first look at its trials.
+    # As often as for a single viewer: never two within one pause, except the first read of its trials.
     assert len(reads) <= (time.monotonic() - began) / hub.PAUSE + 3
 
 
 def test_a_row_that_is_seen_long_after_it_was_written_is_a_change(tmp_path: Path) -> None:
-    """A commit waits for the disk between the two, and changes no file's time or size when it ends."""
+    """A commit waits for the disk in between, and its completion changes no file's time or size."""
     log, late = tmp_path / f"{FILE}-wal", time.time() + 60
     db = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     db.executescript("PRAGMA journal_mode = WAL; CREATE TABLE rows (row)")
@@ -232,13 +232,13 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
             data = await viewer.next("all")
             states = {row["name"]: row["state"] for row in data["studies"]}
             (told,) = data["runs"]
-            assert told["state"] == "stopped"  # its driver does not run
+            assert told["state"] == "stopped"  # its driver is not running
             (group,) = told["groups"]
             assert (group["builder"], group["devices"]) == ("me@192.0.2.10", [0, 3])
             assert group["line"] == "searching: 3/9 trials"
             (bundle,) = data["bundles"]
             assert (bundle["done"], bundle["finals"]) == (1, False)
-            # Damage is looked for when there is nothing else to do.
+            # Damage is searched for when there is nothing else to do.
             while states.get("harmed") != "damaged":
                 data = await viewer.next("some")
                 states |= {row["name"]: row["state"] for row in data["studies"]}
@@ -262,7 +262,7 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
                 data = await viewer.next("some")
 
     run(seen())
-    assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run is stopped as a whole
+    assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run can only be stopped as a whole
 
 
 DRIVER = """
@@ -283,7 +283,7 @@ def test_a_cluster_run_is_stopped_as_a_whole(served: Served, studies: Path) -> N
         answer = served.ask("/stop/run/run", "POST")
         assert (answer.status, process.wait(PATIENCE)) == (200, -signal.SIGTERM)
     assert "deepgen cluster attach" in answer.text
-    assert served.ask("/stop/run/run", "POST").status == 409  # it does not run
+    assert served.ask("/stop/run/run", "POST").status == 409  # it is not running
     assert served.ask("/stop/run/none", "POST").status == 404
 
 
@@ -294,7 +294,7 @@ def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path,
                 writer.end(3)
             await viewer.until_trials(7)
             shutil.copy(tuned / FILE, studies / "new")
-            # Where the server was reading when the writer closed, the old journal's log was left behind.
+            # If the server was reading when the writer closed, the old journal's log was left behind.
             for log in (studies / "one").glob(f"{FILE}-*"):
                 log.unlink()
             (studies / "new").replace(studies / "one" / FILE)
@@ -306,7 +306,7 @@ def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path,
 
 
 def test_slow_connections_starve_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a request on each of 1,100 connections, one byte more now and then: others are answered all the same."""
+    """Half a request on each of 1,100 connections, with one more byte now and then: others must still be answered."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     begun = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
@@ -331,7 +331,7 @@ def test_slow_connections_starve_nobody(served: Served, monkeypatch: pytest.Monk
 
 
 def _open(connection: socket.socket) -> bool:
-    """Whether the server still holds it; a byte goes along, as a slow client would send it."""
+    """Whether the server still holds it; sends a byte, as a slow client would."""
     connection.setblocking(False)
     try:
         connection.send(b"a")

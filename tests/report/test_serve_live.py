@@ -1,4 +1,4 @@
-"""The live pages in a real browser, beside a real study and a real server."""
+"""The live pages in a real browser, with a real study and a real server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.tuning import Study
 from deepgen.vocabulary import Verdict
 
 MS = 1000 * PATIENCE
-# The least contrast of any text that is seen with what is behind it, by the rules of WCAG.
+# The lowest contrast between any visible text and its background, by the rules of WCAG.
 CONTRAST = """() => {
   const parts = (text) => text.match(/[\\d.]+/g).map(Number);
   const light = (text) => {
@@ -45,7 +45,7 @@ CONTRAST = """() => {
 
 
 class Watch:
-    """What a page must not do."""
+    """Errors that a page must not cause."""
 
     def __init__(self, page: Any) -> None:
         self.errors: list[str] = []
@@ -56,14 +56,16 @@ class Watch:
 
     @staticmethod
     def _counts(said: Any) -> bool:
-        """Browsers tell of every request that an ended server does not answer."""
+        """Browsers report every request that a stopped server does not answer."""
         return said.type == "error" and not re.search(
             "ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|status of 503", said.text
         )
 
 
 def until(page: Any, what: str, arg: object = None) -> None:
-    """Waits until an expression holds. (Playwright's own way to wait makes code of a text, which the page forbids.)"""
+    """Wait until an expression holds. (Playwright's own method evaluates code from a string, which
+    the page forbids.)
+    """
     deadline = time.monotonic() + PATIENCE
     while not page.evaluate(f"(arg) => {what}", arg):
         assert time.monotonic() < deadline, f"{what} of {arg}: {page.inner_text('body')[:2000]}"
@@ -71,13 +73,13 @@ def until(page: Any, what: str, arg: object = None) -> None:
 
 
 def done(page: Any, more_than: int) -> int:
-    """How many trials the page says have ended, once it is more than that."""
+    """The number of ended trials on the page, once it exceeds this."""
     until(page, "Number(document.querySelector('[data-live=ended]')?.textContent) > arg", more_than)
     return int(page.text_content("[data-live=ended]"))
 
 
 def charted(page: Any, count: int) -> None:
-    """Waits until the charts have exactly so many trials."""
+    """Wait until the charts have exactly this many trials."""
     until(page, "window.deepgenReport?.columns().trial?.length === arg", count)
 
 
@@ -98,12 +100,12 @@ def _follow(page: Any, out: Path, tuning: subprocess.Popen[str]) -> None:
         page.focus("#studies a")
         changes = page.text_content("#studies tbody")
         until(page, "document.querySelector('#studies tbody').textContent !== arg", changes)
-        page.keyboard.press("Enter")  # what has the focus keeps it while the list changes
+        page.keyboard.press("Enter")  # the focused element keeps the focus while the list changes
         page.wait_for_selector("html[data-ready]", timeout=MS)
         seen = done(page, 1)
         drawn = page.evaluate("deepgenReport.columns().trial?.length || 0")
         until(page, "deepgenReport.columns().trial?.length > arg", drawn)
-        page.evaluate("window.kept = true")  # gone with the next load, if there is one
+        page.evaluate("window.kept = true")  # lost on the next load, if there is one
     until(page, "document.getElementById('connection').textContent.includes('again')")
     seen = done(page, 0)
     with serving(out, port=served.port):
@@ -154,11 +156,11 @@ def test_pages_are_readable_and_hostile_texts_harmless(browser: Any, hostile: St
 
 
 def _readable(page: Any) -> None:
-    """In light and dark, on a phone and on a screen: every text stands out, and nothing is beyond the edge."""
+    """In light and dark, on a phone and on a screen: every text is readable, and nothing exceeds the width."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for width in (400, 1280):
             page.set_viewport_size({"width": width, "height": 800})
-            # A busy browser has not laid it out anew yet.
+            # A busy browser may not have updated the layout yet.
             page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width, timeout=MS)
             assert page.evaluate(CONTRAST) >= 4.5

@@ -1,1 +1,1 @@
-"""The helpers of these tests are found beside them."""
+"""Makes the helpers in this folder importable."""

@@ -1,7 +1,7 @@
-"""Spaces as schedule rules make them: multi-level tiling with cache stages, memory limits, threads and vectors.
+"""Spaces as defined by schedule rules: multi-level tiling with cache stages, memory limits, threads and vectors.
 
-An operator is its axes and, for each tensor, how many elements a tile of it has. Every axis is split into levels whose
-factors are knobs. A position knob says at which level the tile of a tensor is cached, and so selects its extents.
+An operator consists of its axes and, for each tensor, the number of elements in a tile. Every axis is split into levels
+whose factors are knobs. A position knob selects the level at which the tile of a tensor is cached, and so its extents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deepgen.space import Expr, Space, divides, product, where
 from deepgen.space.engine import DEFAULT_MEMORY
 
-Tile = Mapping[str, Expr]  # by axis: how long a tile is
+Tile = Mapping[str, Expr]  # length of a tile by axis
 Elements = Callable[[Tile], Expr]
 SHARED_BYTES = 49152
 
@@ -66,7 +66,7 @@ def conv(name: str, batch: int, lengths: Sequence[int], ci: int, co: int, kernel
 
 
 def tiled(of: Tensors, levels: int, *, last_derived: bool = False, memory: int = DEFAULT_MEMORY) -> Space:
-    """The space of a GPU's schedules. With `last_derived` the innermost factors are no knobs: they follow."""
+    """The space of a GPU's schedules. With `last_derived` the innermost factors are not knobs but derived."""
     space = Space(f"{of.name}, {levels} levels" + (", last derived" if last_derived else ""), memory)
     factors = {axis: _split(space, axis, extent, levels, last_derived) for axis, extent in of.axes.items()}
     stages = space.knob("stages", [1, 2, 3, 4])
@@ -104,7 +104,7 @@ def _split(space: Space, axis: str, extent: int, levels: int, last_derived: bool
 
 
 def _below(factors: Sequence[Expr], at: Expr) -> Expr:
-    """How long a tile is that is cached at a level: the product of all factors below it."""
+    """The length of a tile cached at a level: the product of all factors below it."""
     tile = product(list(factors[1:]))
     for level in range(1, len(factors) - 1):
         tile = where(at >= level, product(list(factors[level + 1 :])), tile)

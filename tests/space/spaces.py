@@ -1,4 +1,4 @@
-"""Random small spaces, and the brute force that every answer of the engine is compared with."""
+"""Random small spaces, and the brute force that every answer of the engine is compared to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ BOOLS = st.just([False, True])
 def brute_force(space: Space) -> list[Config]:
     """Every valid config, from the definition alone.
 
-    Knob by knob: whether one must exist is asked as soon as all that its condition names have a value or none.
+    Goes knob by knob: whether a knob must exist is decided once every knob in its condition is set or known to be
+    absent.
     """
     place = {knob.name: i for i, knob in enumerate(space.knobs)}
     conditional = [(k.name, k.when) for k in space.knobs if k.when is not None]
@@ -59,7 +60,7 @@ def frozen(config: Config) -> Any:
 
 @st.composite
 def numbers(draw: st.DrawFn, knobs: list[Expr], depth: int = 2) -> Expr:
-    """A numeric expression; division by zero and missing table keys are part of it."""
+    """A numeric expression, which may divide by zero or look up missing table keys."""
     if depth == 0 or draw(st.integers(0, 3)) == 0:
         leaf = draw(st.sampled_from([*knobs, None]))
         return leaf if leaf is not None else knobs[0] * 0 + draw(st.integers(-3, 8))

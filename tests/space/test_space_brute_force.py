@@ -41,7 +41,7 @@ def test_counts_lists_and_ranks_every_valid_config_once(space: Space) -> None:
 @QUICK
 @given(spaces())
 def test_staged_requirements_count_the_same(space: Space) -> None:
-    """Requirements whose tables are too large are evaluated knob by knob: force that for all of them."""
+    """Requirements whose tables are too large are evaluated knob by knob: this forces that for all of them."""
     expected = space.count()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(active, "TABLE_CELLS", 0)

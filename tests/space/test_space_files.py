@@ -1,4 +1,4 @@
-"""The older tool's files and the hub's, with the counts that are known of them."""
+"""The older tool's files and the hub's, with their known counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of spaces: what may be written, what it means, and what is said when it is wrong."""
+"""The language of spaces: syntax, meaning, and error messages."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def optional_padding(*requirements: str) -> Space:
         ("(pad + 4) % 8 == 0", [], [(10, 4), (50, 4), (100, 4)]),  # a number is a term like any other
         ("row + a <= 51", [10, 50], [(10, 4), (10, 8)]),
         ("maximum(a, 20) + pad <= 50", [10, 50], [(10, 4), (10, 8)]),
-        # About the absent knob alone: says nothing where it is absent.
+        # Only about the absent knob: no restriction where it is absent.
         ("pad % 8 == 0", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
         ("-pad % 8 == 0", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
         ("pad + pad > 10", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
@@ -259,7 +259,7 @@ def test_importing_the_space_pulls_nothing_heavy() -> None:
 
 
 def test_logarithms_are_added_from_left_to_right_on_every_python() -> None:
-    """sum() gives 1.0 from Python 3.12 on: ties would break differently, and ranks would be other ones."""
+    """sum() gives 1.0 from Python 3.12 on: ties would break differently, and ranks would change."""
     assert added([0.1] * 10) == 0.9999999999999999
     assert added([]) == 0.0
 

@@ -15,7 +15,7 @@ from deepgen.vocabulary import BadInput
 
 
 def lopsided() -> Space:
-    """A space in which knob-by-knob choices would be far from uniform over configs."""
+    """A space in which independent choices per knob would be far from uniform over configs."""
     space = Space("lopsided")
     x = space.knob("x", list(range(1, 13)))
     y = space.knob("y", list(range(1, 13)))
@@ -54,7 +54,7 @@ def test_distinct_samples_are_distinct_and_can_be_all() -> None:
 
 
 def splits(levels: int, extent_log: int) -> Space:
-    """Factorisations of a power of two, beside free knobs that push the count past 64 bits."""
+    """Factorisations of a power of two, plus free knobs that push the count past 64 bits."""
     space = Space("splits")
     factors = [space.knob(f"f{i}", [2**e for e in range(extent_log + 1)]) for i in range(levels)]
     space.require(product(factors) == 2**extent_log, "the levels multiply to the extent")
@@ -78,7 +78,7 @@ def test_counts_beyond_64_bits_are_exact_and_ranks_go_both_ways() -> None:
 def test_products_that_wrap_around_64_bits_are_not_mistaken(
     staged: bool, careful: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2**74 is 2**10 in 64 bits: neither the table of the split nor what builds on it may confuse them."""
+    """2**74 is 2**10 in 64 bits: neither the table of the split nor later stages may confuse them."""
     if staged:
         monkeypatch.setattr(active, "TABLE_CELLS", 4096)
     if careful:
@@ -94,13 +94,14 @@ def test_products_that_wrap_around_64_bits_are_not_mistaken(
 
 
 def test_limits_on_long_products_are_exact() -> None:
-    """The knobs that are still open could multiply to far more than what 64 bits hold; their splits forbid it."""
+    """The open knobs could multiply to far more than 64 bits; their splits forbid it."""
     space = Space("long products")
     axes = [[space.knob(f"{a}{i}", [2**e for e in range(13)]) for i in range(4)] for a in "ijk"]
     for axis in axes:
         space.require(product(axis) == 2**12, f"the levels of {axis[0]} multiply to the extent")
     space.require(product([f for axis in axes for f in axis[2:]]) <= 255, "accumulators fit in registers")
-    # By exponent: ways in which the two inner levels of an axis multiply to it, and the outer ones to what is left.
+    # By exponent: the number of ways in which the two inner levels of an axis multiply to it, and the outer ones to the
+    # rest.
     ways = one = np.array([(e + 1) * (13 - e) for e in range(13)])
     for _ in range(2):
         ways = np.convolve(ways, one)
@@ -119,7 +120,7 @@ def test_one_part_beyond_64_bits_is_walked_exactly() -> None:
 
 
 def test_a_wide_memory_limit_is_counted_without_its_table() -> None:
-    """A sum of products over many knobs against direct enumeration of the factorisations."""
+    """A sum of products over many knobs, compared with direct enumeration of the factorisations."""
     space = Space("tiles")
     axes = {a: [space.knob(f"{a}{i}", [1, 2, 4, 8, 16]) for i in range(4)] for a in "ijk"}
     at = space.knob("at", [0, 1])

@@ -1,4 +1,4 @@
-"""A space too wide for its memory bound: a solver answers what it can, and says what it cannot."""
+"""A space that exceeds its memory bound: a solver answers what it can, and reports what it cannot."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_solver_agrees_with_the_diagram() -> None:
 
 
 def test_the_solver_takes_products_of_many_factors() -> None:
-    """The twelve knobs could multiply to 2**144, were it not for the splits."""
+    """Without the splits, the product of the twelve knobs could reach 2**144."""
     pytest.importorskip("ortools")
     space = Space("long products")
     axes = [[space.knob(f"{a}{i}", [2**e for e in range(13)]) for i in range(4)] for a in "ijk"]

@@ -1,4 +1,4 @@
-"""Several spaces as one: everything that a space answers, over all of them."""
+"""Several spaces as one: all queries of a space, over all of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_neighbors_lie_within_a_sketch_and_in_the_others(union: Space) -> None:
     near = union.neighbors(here)
     assert {c["sketch"] for c in near} == {"direct", "cached"}
     assert all(c in union and (c["sketch"] == "direct" or c["tile"] == 16) for c in near)
-    # A tile of 8 is not among the cached ones: changing the sketch takes another tile.
+    # A tile of 8 is not among the cached ones: changing the sketch requires another tile.
     small: Config = {"sketch": "direct", "tile": 8, "unroll": 1}
     assert {c["sketch"] for c in union.neighbors(small)} == {"direct"}
     assert {c["sketch"] for c in union.neighbors(small, "repair")} == {"direct", "cached"}

@@ -1,4 +1,4 @@
-"""Spaces too wide to be compiled: samples stay uniform, and the count is an estimate that says so."""
+"""Spaces too wide to be compiled: samples stay uniform, and the count is an estimate, marked as such."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ QUICK = settings(
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
 )
-LITTLE = 1 << 26  # as much as a diagram of the splits needs, and far less than all requirements together
+LITTLE = 1 << 26  # enough for a diagram of the splits, and far too little for all requirements together
 
 
 def give_up(patch: pytest.MonkeyPatch, keeps: Callable[[Constraint], bool]) -> None:
-    """From now on no space is compiled whole, and the relaxed diagram holds only what `keeps` says."""
+    """From now on no space is compiled completely, and the relaxed diagram contains only what `keeps` selects."""
     add = relax._Relaxation._add
 
     def compile_space(*_: object) -> None:
@@ -99,7 +99,7 @@ def test_spaces_of_schedule_rules_are_sampled(make: Callable[[], Space]) -> None
 
 
 def test_a_limit_on_a_sum_is_kept_for_its_terms_where_the_whole_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that, of a million draws one or two would be valid."""
+    """Otherwise only one or two in a million draws would be valid."""
     space = Space("tight")
     a, b, c, d, e, f = (space.knob(name, list(range(1, 101))) for name in "abcdef")
     space.require(a * b + c * d + e * f <= 30, "fits")

@@ -1,4 +1,4 @@
-"""One config of a part of a space, without compiling the part: in counted spaces, in unions, in spaces too wide."""
+"""One config from part of a space, without compiling the part: in counted spaces, in unions, in spaces too wide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keeps(config: Config, values: dict[str, set[object]]) -> bool:
 def test_what_is_drawn_is_valid_and_keeps_to_the_values(
     one: Space, other: Space, data: st.DataObject, seed: int
 ) -> None:
-    # A space too wide to be counted is never seen to be empty: that takes a solver.
+    # A space too wide to be counted is never known to be empty: that takes a solver.
     some = brute_force(one) and brute_force(other)
     for wide in (False, True) if some else (False,):
         for space in (one.restrict({}), Space.union("both", {"one": one, "other": other})):

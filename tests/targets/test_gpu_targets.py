@@ -1,4 +1,4 @@
-"""GPU targets: facts that hold together, names that users type, cards that a driver or Linux describes, occupancy."""
+"""GPU targets: consistent facts, names that users type, cards described by a driver or by Linux, occupancy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_facts_hold_together(name: str) -> None:
     assert f32 >= f64 > 0.0
     for dtype, rate in gpu.vector_peaks:
         assert (gpu.peak(dtype) or 0.0) >= rate
-    # A multiply-add a lane and clock, twice or four times that where instructions are packed or issued in pairs.
+    # One multiply-add per lane and clock, two or four times that for packed or dual-issued instructions.
     clock = f32 * 1e9 / (2 * 64 * gpu.multiprocessors)
     assert 0.5e9 < clock < 12e9
     assert targets.from_json(gpu.to_json()) == gpu
@@ -67,7 +67,7 @@ def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("name", "threads", "registers", "shared", "blocks"),
     [
-        # As NVIDIA's occupancy calculator gives them.
+        # As computed by NVIDIA's occupancy calculator.
         ("cuda:sm_90a", 256, 128, 0, 2),
         ("cuda:sm_90a", 256, 32, 0, 8),
         ("cuda:sm_90a", 128, 255, 0, 2),
@@ -75,7 +75,7 @@ def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
         ("cuda:sm_80", 1024, 64, 0, 1),
         ("cuda:sm_80", 1024, 65, 0, 0),
         ("cuda:sm_86", 32, 16, 0, 16),
-        # Ten waves a SIMD up to 24 registers on gfx906, eight on gfx90a.
+        # Ten waves per SIMD up to 24 registers on gfx906, eight on gfx90a.
         ("hip:gfx906", 256, 24, 0, 10),
         ("hip:gfx906", 256, 128, 0, 2),
         ("hip:gfx90a", 256, 128, 0, 4),

@@ -1,4 +1,4 @@
-"""Targets: what the machine tells becomes facts, and names that mean nothing are refused."""
+"""Targets: facts are read from the machine, and unknown names are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several of these tests use."""
+"""Helpers shared by several of these tests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
-Fake = Callable[[str], CCompiler]  # makes a compiler of the lines of a shell script
+Fake = Callable[[str], CCompiler]  # makes a compiler from the lines of a shell script
 
 ADD = "int add(int a, int b) { return a + b + (SALT) * 0; }\n"
 
 
 def c_kernel(text: str = ADD, *flags: str, salt: int = 0) -> Kernel:
-    """A kernel in C; another salt makes it another kernel."""
+    """A C kernel; another salt makes it a different kernel."""
     return Kernel("add", "c", (Source("add.c", text),), (f"-DSALT={salt}", *flags), LaunchPlan(()))
 
 
 def state(pid: int) -> str:
-    """As the system calls it: `R` runs, `T` is stopped, `Z` has ended."""
+    """The system's letter for it: `R` runs, `T` is stopped, `Z` has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -32,7 +32,7 @@ def alive(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
-    """Wait for a condition, but not for ever."""
+    """Wait for a condition, with a timeout."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

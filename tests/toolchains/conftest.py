@@ -1,4 +1,4 @@
-"""Kernels, and compilers that misbehave: small scripts with the manners of a broken one."""
+"""Kernels, and compilers that misbehave: small scripts that act like a broken one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 
 @pytest.fixture
 def target() -> Cpu:
-    """The least of this machine's kind: every compiler can build for it."""
+    """The smallest target of this machine's kind: every compiler can build for it."""
     cpu = host.processor()
     return narrowed(cpu, next(iter(cpu.arches)))
 
@@ -50,7 +50,7 @@ def gcc(target: Cpu) -> CCompiler:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Fake:
-    """Makes a compiler of the lines of a shell script."""
+    """Makes a compiler from the lines of a shell script."""
 
     def make(body: str) -> CCompiler:
         script = tmp_path / f"fake{len(list(tmp_path.glob('fake*')))}"
@@ -63,7 +63,7 @@ def fake(tmp_path: Path) -> Fake:
 
 @pytest.fixture
 def library(gcc: CCompiler, target: Cpu, group: Group, tmp_path: Path) -> Path:
-    """A shared library for fake compilers to give."""
+    """A shared library for fake compilers to return."""
     folder = tmp_path / "library"
     folder.mkdir()
     return folder / gcc.build(c_kernel(), target, folder, BuildLimits(), group).binary

@@ -1,4 +1,4 @@
-"""C kernels become shared libraries that run; what goes wrong on the way is told in one sentence."""
+"""C kernels become shared libraries that run; a failure on the way is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_too_little_memory_is_told(gcc: CCompiler, target: Cpu, tmp_path: Path) 
 
 
 def test_too_much_cpu_time_is_told(gcc: CCompiler, target: Cpu, tmp_path: Path) -> None:
-    # Each macro doubles: far more text than any compiler reads in a second.
+    # Each macro doubles: far more text than any compiler can read in a second.
     text = "#define A0 +1\n" + "".join(f"#define A{i + 1} A{i} A{i}\n" for i in range(40)) + "int x = A40;\n"
     error = failure(gcc, c_kernel(text), target, tmp_path, cpu_seconds=1)
     assert error.verdict is Verdict.BUILD_TIMEOUT

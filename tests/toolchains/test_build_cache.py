@@ -1,4 +1,4 @@
-"""What was built once is not built again; what is torn, foreign or full never breaks a study."""
+"""Finished builds are not repeated; truncated, foreign or oversized entries never break a study."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepgen.vocabulary import Artifact, Kernel, Verdict, folders
 
 @pytest.fixture
 def counting(fake: Fake, library: Path, tmp_path: Path) -> CCompiler:
-    """A compiler that notes each of its runs."""
+    """A compiler that records each of its runs."""
     return fake(f"echo run >> {tmp_path}/runs; cp {library} $out")
 
 
@@ -44,7 +44,7 @@ def test_the_key_tells_apart_all_that_changes_the_binary(gcc: CCompiler, target:
         cache_key(c_kernel(), gcc, replace(target, isa=("sse2",))),
     }
     assert len(keys) == 4
-    # Another machine of the same instruction sets shares the entry.
+    # Another machine with the same instruction sets shares the entry.
     other = replace(target, model="other", cores=64, l2_bytes=1 << 21)
     assert cache_key(c_kernel(), gcc, other) in keys
 
@@ -214,7 +214,7 @@ def test_the_cache_keeps_itself_within_its_size(counting: CCompiler, target: Cpu
 
 
 def test_what_a_killed_process_left_is_swept(cache: Cache) -> None:
-    """At once, whatever the clock says; what a living one works in is not."""
+    """At once, whatever the clock says; the folder of a living process is left alone."""
     program = f"""
 import sys
 from deepgen.toolchains import Cache

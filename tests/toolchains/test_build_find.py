@@ -1,4 +1,4 @@
-"""The right toolchain is found, what the user set is honoured, and what is missing is named with its remedy."""
+"""The right toolchain is found, user settings are honoured, and missing tools are named with a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.vocabulary import BadInput, Missing
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """A machine that has only the tools put here, by name and by what they say of themselves."""
+    """A machine with only the tools put here, each with a name and version output."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

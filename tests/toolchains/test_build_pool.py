@@ -1,4 +1,4 @@
-"""Builds go on beside measurements, stand still while timings decide, and end with the study."""
+"""Builds run alongside measurements, pause while decisive timings are taken, and end with the study."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_kernel_submitted_twice_is_built_once(
 def test_no_more_builds_run_than_jobs(fake: Fake, target: Cpu, cache: Cache, library: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    # The first build waits for a second one beside it: how soon that starts is the machine's business.
+    # The first build waits for a second one to start beside it; how soon that is depends on the machine.
     noting = fake(
         f"touch {marks}/$$; ls {marks} | wc -l >> {tmp_path}/counts\n"
         f"while ! grep -q 2 {tmp_path}/counts; do sleep 0.01; done\n"
@@ -65,7 +65,7 @@ def test_no_more_builds_run_than_jobs(fake: Fake, target: Cpu, cache: Cache, lib
 
 
 def test_in_a_quiet_window_no_compiler_uses_the_cpu(fake: Fake, target: Cpu, cache: Cache, tmp_path: Path) -> None:
-    # The compiler and a child of it, both at work.
+    # The compiler and its child process, both busy.
     busy = fake(f"(while :; do :; done) & echo $! $$ >> {tmp_path}/pids; while :; do :; done")
     with BuildPool(lambda _: busy, target, cache, jobs=1) as pool:
         pool.submit(c_kernel())
@@ -74,7 +74,7 @@ def test_in_a_quiet_window_no_compiler_uses_the_cpu(fake: Fake, target: Cpu, cac
         both = pids(tmp_path)
         with pool.quiet():
             assert (pool.running, pool.paused) == (0, True)
-            assert until(lambda: [state(pid) for pid in both] == ["T", "T"])  # a signal needs a moment to arrive
+            assert until(lambda: [state(pid) for pid in both] == ["T", "T"])  # a signal takes a moment to arrive
             before = [cpu_ticks(pid) for pid in both]
             time.sleep(0.4)
             assert [cpu_ticks(pid) for pid in both] == before
@@ -114,7 +114,7 @@ def test_closing_kills_what_runs_and_drops_what_waits(fake: Fake, target: Cpu, c
     pool = BuildPool(lambda _: hanging, target, cache, jobs=2)
     futures = [pool.submit(c_kernel(salt=i)) for i in range(4)]
     assert until(lambda: len(pids(tmp_path)) == 4)
-    pool.pause()  # a stopped compiler must die as well
+    pool.pause()  # a stopped compiler must be killed as well
     pool.close()
     assert until(lambda: not any(map(alive, pids(tmp_path))))
     for future in futures:

@@ -1,4 +1,6 @@
-"""A compiler may crash, hang, print for ever or leave children behind: it costs a verdict, never the machine."""
+"""A compiler may crash, hang, print for ever or leave children behind: that leads to a verdict and never harms the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from deepgen.frontends.cli.processes import descendants
 from deepgen.toolchains import BuildLimits, Group
 from deepgen.toolchains.process import End, Finished, run
 
-# Limits are put on a process from outside, a moment after it started.
+# Limits are set on a process from outside, a moment after it started.
 LIMITED = "while [ $(ulimit -f) = unlimited ] || [ $(ulimit -c) != 0 ]; do sleep 0.01; done;"
 
 
@@ -131,7 +133,7 @@ with Group() as group:
 """
 
 
-# What a Ray worker does when it is told to exit: its children die first, their children do not.
+# What a Ray worker does when it is told to exit: its children die first, but not their children.
 AS_RAY = """
     while not (Path({folder!r}) / "told").exists():
         pass
@@ -164,7 +166,7 @@ def test_compilers_die_with_deepgen_however_it_dies(tmp_path: Path, how: signal.
 
 
 def guards(group: Group) -> list[int]:
-    """The guard that watches over a group, found by the mark that it looks for."""
+    """The guard of a group, found by the mark that it looks for."""
     [mark] = (value.encode() for value in group.mark.values())
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -176,7 +178,7 @@ def guards(group: Group) -> list[int]:
 
 
 def test_a_compiler_that_was_only_being_started_dies_too(tmp_path: Path, group: Group) -> None:
-    """For a moment after the fork nothing tells it from its parent but a pipe that it holds."""
+    """For a moment after the fork only a pipe that it holds distinguishes it from its parent."""
     script = f"""
 import os, time
 from pathlib import Path

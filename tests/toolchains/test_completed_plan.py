@@ -1,4 +1,4 @@
-"""What only the compiler knows of a launch is filled in by the build, and holds wherever the kernel is launched."""
+"""Launch details known only to the compiler are filled in by the build, and hold wherever the kernel is launched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = "void named_by_the_compiler(const float *a, const float *b, float *c) { *
 
 @dataclass(frozen=True)
 class Naming(CCompiler):
-    """A compiler that gives entries names of its own."""
+    """A compiler that renames entry points."""
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         built = super().build(kernel, target, folder, limits, group)

@@ -1,4 +1,4 @@
-"""HIP kernels built to code objects without a GPU or ROCm, with the resources that their metadata tell."""
+"""HIP kernels built to code objects without a GPU or ROCm, with the resources reported by their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mix of instructions, from disassemblies as the usual tools write them."""
+"""The instruction mix, from disassemblies in the format of the usual tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepgen.toolchains import build_once, instruction_mix
 from deepgen.toolchains.compilers.disassembly import CLASSES, mix
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Source
 
-# Each line: an instruction as its disassembler writes it, and its class; None for what is not counted.
+# Each line: an instruction as its disassembler writes it, and its class; None if it is not counted.
 X86 = """
 vmovups (%rsi,%rax,4),%zmm0 = loads
 vfmadd231ps %zmm0,%zmm1,%zmm2 = vector
@@ -87,7 +87,7 @@ def test_each_instruction_has_its_class(machine: str) -> None:
     text, form = FORMS[machine]
     rows = [line.rpartition(" = ") for line in text.strip().splitlines()]
     for instruction, _, kind in rows:
-        always = form.format(rows[0][0])  # so that one that is not counted leaves something
+        always = form.format(rows[0][0])  # so that something remains if the instruction is not counted
         found = mix(f"{always}\n{form.format(instruction)}\n", machine)
         assert found["instructions"] == (1 if kind == "None" else 2), instruction
         assert kind == "None" or found[kind] == (1.0 if kind == rows[0][2] else 0.5), instruction

@@ -1,4 +1,4 @@
-"""A compiler that stays for other builds: as safe as one that is started for each."""
+"""A compiler process that is reused for further builds is as safe as one started for each build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.toolchains import BuildLimits, Group
 from deepgen.toolchains.process import End, Finished
 from deepgen.toolchains.resident import run
 
-# Does what it is asked to, in Python, and replies as compilers do.
+# Executes the Python it is sent, and replies like a compiler.
 PROGRAM = r"""
 import os, sys, time
 while size := sys.stdin.buffer.readline():
@@ -71,7 +71,7 @@ def test_one_that_was_killed_while_it_rested_is_replaced(tmp_path: Path, group: 
 
 def test_limits_count_for_each_build(tmp_path: Path, group: Group) -> None:
     pids = {ask(f"{SPIN}\n{PID}", tmp_path, group, cpu_seconds=1).log for _ in range(3)}
-    assert len(pids) == 1  # though the process took more than a second
+    assert len(pids) == 1  # although the process took more than a second in total
     assert ask("while True: pass", tmp_path, group, cpu_seconds=1).code == -signal.SIGXCPU
     hung = ask("time.sleep(1000)", tmp_path, group, wall_seconds=0.3)
     assert (hung.end, hung.code) == (End.WALL_CLOCK, -signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""gcc reads of x86's intrinsics only what a kernel needs; what comes out is the same."""
+"""gcc reads only the x86 intrinsics that a kernel needs; the result is the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def headers(gcc: CCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
-    """What is added to each command."""
+    """The flags that are added to each command."""
     added: list[tuple[str, ...]] = []
     find = c.short_header
 

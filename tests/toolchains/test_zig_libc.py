@@ -1,4 +1,4 @@
-"""zig's C library for RISC-V is compiled once, however many kernels are built at first."""
+"""zig's C library for RISC-V is compiled once, however many kernels are built first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.toolchains import BuildError, BuildLimits, Group
 from deepgen.toolchains.compilers import compiled_once, riscv
 
 TARGET = targets.resolve("riscv:rv64gcv_zvl128b")
-# Notes what it compiles, takes long for the first program of a machine, and gives what it is asked for.
+# Records what it compiles, takes long for a machine's first program, and writes what it is asked for.
 ZIG = """#!/bin/sh
 out=
 for word; do [ "$last" = -o ] && out=$word; last=$word; done
@@ -31,7 +31,7 @@ def _zig(folder: Path, end: str = ":") -> riscv.RiscvCompiler:
 
 
 def _tried(compiler: riscv.RiscvCompiler, folder: Path, count: int, group: Group) -> None:
-    """As many builds at once; what the script gives is no program, and they all end there."""
+    """This many builds at once; the script's output is not a program, so they all fail there."""
 
     def one(number: int) -> None:
         work = folder / f"work{number}"

@@ -1,4 +1,4 @@
-"""Baselines that fail while they are loaded, and one that does not."""
+"""Baselines that fail while loading, and one that does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.extend import Operator, Target
 
 
 class Fine:
-    """Notes which processes load it."""
+    """Records which processes load it."""
 
     name = "fine"
 
@@ -33,7 +33,7 @@ class Fine:
 
 
 class ImportsMuch(Fine):
-    """What it imports depends on the operator. Notes when it is asked."""
+    """Its imports depend on the operator. Records when it is asked."""
 
     name = "imports much"
 
@@ -68,7 +68,7 @@ class Hangs(Fine):
 
 
 class WaitsForFile(Fine):
-    """Is loaded once a file is there."""
+    """Loads once a file exists."""
 
     name = "waits for a file"
 

@@ -1,4 +1,4 @@
-"""How often the intervals of finals hold the true ratio, on a stated model of a disturbed machine.
+"""How often the intervals of finals contain the true ratio, in a model of a disturbed machine.
 
 Each final is a race of two kernels whose true ratio is drawn from 0.8 to 1.25. A round's times are multiplied by
 
@@ -8,8 +8,8 @@ Each final is a race of two kernels whose true ratio is drawn from 0.8 to 1.25. 
   or less; a fifth of the rounds are in one;
 - spikes: one sample of a hundred takes up to 30 times as long.
 
-The race is the tuner's own: rounds are added until its rules are content. The 99% intervals shall hold the truth in 97%
-of the finals or more, and their median width shall be 5% of the ratio or less.
+The race is the tuner's own: rounds are added until its rules are satisfied. The 99% intervals must contain the truth in
+at least 97% of the finals, and their median width must be at most 5% of the ratio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("calm", "noise", "drift", "neighbours", "spikes", "all")
 
 @dataclass
 class Machine:
-    """Times two contenders as the model says; it remembers its phase from one chunk of rounds to the next."""
+    """Times two contenders according to the model; it keeps its phase between chunks of rounds."""
 
     ratio: float
     kind: str
@@ -74,7 +74,7 @@ class Machine:
 
 
 def held(kind: str, seed: int) -> tuple[bool, float, int]:
-    """One final: whether its interval holds the truth, how wide it is, and how many rounds it took."""
+    """One final: whether its interval contains the truth, its width, and the number of rounds."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     machine = Machine(float(np.exp(rng.uniform(np.log(0.8), np.log(1.25)))), kind, rng)
     contenders = [Contender(OURS), Contender(OTHER)]

@@ -1,4 +1,4 @@
-"""An operator and a family as a user would write them, as the text of a file that tests write, change and run."""
+"""An operator and a family as a user would write them: the text of a file that tests write, change and run."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def write(folder: Path, version: int = 1, comment: str = "") -> Path:
 def write_text(folder: Path, text: str) -> Path:
     path = folder / "own.py"
     path.write_text(text)
-    # To Python, a file of the same size that was written within the same second is the one that it has compiled.
+    # Python takes a file of the same size written within the same second for the one that it has compiled.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     return path

@@ -1,4 +1,4 @@
-"""A study as somebody else may have made it: whole, readable, and with anything in it that one wishes."""
+"""A study from an untrusted source: complete, readable, and with arbitrary content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(
     definition: Callable[[dict[str, Any]], JsonObject] = lambda definition: definition,
     winner: bool = True,
 ) -> Path:
-    """A study of one trial and its finals. `kernel` is what its trial and its winner are said to be."""
+    """A study of one trial and its finals. `kernel` is the kernel recorded for its trial and its winner."""
     operator, target = dg.gemm(32, 32, 32), targets.resolve("cpu")
     planned = plan(Request(operator=operator, target=target, study=folder))
     rank = planned.first or 0

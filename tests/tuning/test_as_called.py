@@ -1,4 +1,4 @@
-"""A winner timed as its users call it: loaded, in a process of its own, beside baselines that are called alike."""
+"""A winner timed as its users call it: loaded, in a separate process, beside baselines that are called the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A time budget is kept, whatever takes long: builds, references, baselines. What did not fit is named."""
+"""A time budget is kept, whatever is slow: builds, references, baselines. What did not fit is reported."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from deepgen.vocabulary import DeepgenError, Kernel, Measurement, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
 SIM = targets.resolve("sim")
-SLACK = 3.0 * max(1.0, os.getloadavg()[0] / usable_cores())  # seconds, for a machine that does other things too
-HANGS = 600.0  # seconds; how closely a budget is kept, only a quiet machine shows
+SLACK = 3.0 * max(1.0, os.getloadavg()[0] / usable_cores())  # seconds, for a busy machine
+HANGS = 600.0  # seconds; how precisely a budget is kept shows only on a quiet machine
 
 
 def tune(out: Path, **words: Any) -> dg.Study:
@@ -45,12 +45,12 @@ def tune(out: Path, **words: Any) -> dg.Study:
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests leave what their runs took."""
+    """Other tests leave recorded durations behind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
 
 
 class Timed:
-    """How long something took, and that it was no longer than it may be: nothing that hangs was waited for."""
+    """How long something took, with a check of the limit: nothing that hangs was waited for."""
 
     def __init__(self, longest: float = HANGS / 2) -> None:
         self.longest = longest
@@ -64,7 +64,7 @@ class Timed:
 
 
 def slow_verify(monkeypatch: pytest.MonkeyPatch, seconds: float, after: int = 0) -> list[str]:
-    """As if references took long, from the call of that number on."""
+    """Make references slow, from the call with that number on."""
     verify, calls = SimRunner.verify, []
 
     def slow(self: SimRunner, kernel: Kernel, artifact: Any, seed: int, probe: str, shape: int = 0) -> Measurement:
@@ -104,7 +104,7 @@ def test_a_search_that_a_budget_ended_goes_on_as_if_it_had_not(
     words: dict[str, Any] = {"target": "sim:measure_seconds=0.02", "strategy": strategy, "transfer": False}
     whole = tune(tmp_path / "whole", trials=60, **words)
     with monkeypatch.context() as patched:
-        past: list[float] = []  # after some trials all the time is over
+        past: list[float] = []  # after some trials the time is over
         passing = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(past), time=time.time)
         patched.setattr(progress, "time", passing)
         over = {"time_budget": HANGS, "watch": lambda seen: past.append(HANGS * (seen.done > 9))}
@@ -149,7 +149,7 @@ def test_every_build_takes_longer_than_the_time(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
-    """It sleeps before it compiles: one kernel fits, the default, and what is built then is tried on resume."""
+    """It sleeps before it compiles: only one kernel fits, the default, and later builds are tried on resume."""
     wrapper = tmp_path / "gcc"
     wrapper.write_text('#!/bin/sh\ncase "$*" in *.c*) sleep 2 ;; esac\nexec gcc "$@"\n')
     wrapper.chmod(0o755)
@@ -177,7 +177,7 @@ def test_a_command_s_budget_counts_from_the_start_of_its_process(tmp_path: Path)
 
 
 class SlowReference(Gemm):
-    """One whose reference takes long in Python, in the tuner's own process."""
+    """An operator whose reference is slow in Python, in the tuner's own process."""
 
     name: ClassVar[str] = "slow_gemm"
 
@@ -202,7 +202,7 @@ WANTED = FinalsPlan(9, 7, 2, 30.0, True, 9, 20.0)
 
 
 def test_what_is_left_out_first_and_last() -> None:
-    """More time never takes anything away but for something more important."""
+    """More time only removes something in favour of something more important."""
     before: tuple[object, ...] = ()
     rates = StepCosts()
     for spare in np.linspace(0.0, 60.0, 400):
@@ -285,7 +285,7 @@ def test_a_task_of_a_plan_has_all_sets() -> None:
 
 
 class Ending:
-    """An arena whose time ends in a comparison of that number."""
+    """An arena whose time ends during the comparison with that number."""
 
     def __init__(self, last: int) -> None:
         self.left = last

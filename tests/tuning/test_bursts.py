@@ -1,4 +1,6 @@
-"""A ratio is told only where bursts and turns agree and no thread waits for a core; a library takes no other."""
+"""A ratio is reported only if bursts and interleaved rounds agree and no thread waits for a core; libraries take no
+other.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Seconds = Mapping[str, float]
 
 
 class Machine(Arena):
-    """Our kernel and numpy take the times of each way of timing."""
+    """Our kernel and numpy take the given times for each way of timing."""
 
     def __init__(self, ours: Seconds, numpy: Seconds, around: Mapping[str, Any] = QUIET, noise: float = 0.005) -> None:
         super().__init__({}, noise)
@@ -73,7 +75,7 @@ def test_a_quiet_machine_tells_the_ratio_as_users_call_both() -> None:
 
 
 def test_threads_that_others_starve_in_turns_make_no_ratio() -> None:
-    """As it was: `gemm MNK=200` 39 times as fast as numpy, and in truth three times slower."""
+    """A real case: `gemm MNK=200` appeared 39 times as fast as numpy, and was in truth three times slower."""
     row = raced(Machine(times(900e-6, 750e-6, 760e-6), times(36e-3, 250e-6)))
     assert row.noisy is not None and "numpy took 3" in row.noisy and "in bursts of its own" in row.noisy
     assert compared(row.shown()).startswith("too noisy to tell: ")
@@ -83,11 +85,11 @@ def test_threads_that_others_starve_in_turns_make_no_ratio() -> None:
     ("around", "words"),
     [
         ({**QUIET, "waited_share": 0.3}, "waited for a core for 30%"),
-        ({**QUIET, "waited_share": 0.1}, None),  # a machine that is a little busy
-        ({**QUIET, **BUSY, "others_share": 0.85}, None),  # they run on cores that nobody else wants
+        ({**QUIET, "waited_share": 0.1}, None),  # a slightly busy machine
+        ({**QUIET, **BUSY, "others_share": 0.85}, None),  # they run on otherwise idle cores
         ({**QUIET, **BUSY, "stolen_share": 0.3}, "other processes"),
         ({**QUIET, **BUSY, "throttled_share": 0.3}, "other processes"),
-        ({**BUSY, "others_share": 0.85}, "other processes"),  # nobody says how long threads waited
+        ({**BUSY, "others_share": 0.85}, "other processes"),  # the waiting time of threads is unknown
         ({**BUSY, "others_share": 0.2}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""SIGKILLs over one study: every reported trial is kept, none is there twice, the winner is the same."""
+"""A study is killed repeatedly by SIGKILL: every reported trial is kept, none is duplicated, the winner is the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deepgen.tuning.study.study import Study
 
-# Reports each ended trial only after the journal has it, as the command line does.
+# Like the command line, reports each finished trial only once it is in the journal.
 KILLS = int(os.environ.get("DEEPGEN_KILLS", "3"))
 TUNER = """
 import sys, json
@@ -44,7 +44,7 @@ def test_many_kills(tmp_path: Path) -> None:
     while kills < KILLS:
         child = start(tmp_path / "chaos")
         assert child.stdout is not None
-        # Every third kill falls into start-up, the others into the search: a trial more, then a random moment.
+        # Every third kill hits start-up; the others hit the search, at a random moment after one more trial.
         if kills % 3 != 2:
             for line in iter(child.stdout.readline, ""):
                 if (done := json.loads(line).get("done", 0)) > reported:

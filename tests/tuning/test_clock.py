@@ -1,4 +1,4 @@
-"""Time: a budget covers all of a run, finals wait for a quiet machine within it, and the seconds are accounted for."""
+"""Time: a budget covers the whole run, finals wait for a quiet machine within it, and all seconds are accounted for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUSY = "other processes took 40% of the CPU time"
 
 
 class Machine(LocalSession):
-    """One that is disturbed for the first looks at it."""
+    """A machine that appears busy for the first few readings."""
 
     def __init__(self, busy: int) -> None:
         self.busy = busy
@@ -127,7 +127,7 @@ def test_finals_shrink_to_what_the_pace_of_the_trials_allows() -> None:
 
 @pytest.mark.quiet
 def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> None:
-    """One measurement takes 0.2 s, and 34 of them are always under way: waiting for all took 7 s."""
+    """One measurement takes 0.2 s, and 34 of them are always in flight: waiting for all took 7 s."""
     engine = dg.LocalEngine(jobs=16, cache=tmp_path / "cache")
     words: dict[str, Any] = {"trials": 10_000, "time_budget": 3.0, "strategy": "random", "out": tmp_path / "studies"}
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The last checks of finals: whoever leads must pass them, and otherwise the next one leads."""
+"""The last checks of finals: the leader must pass them, otherwise the next one leads."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RIGHT, WRONG = Measurement(Verdict.CORRECT), Measurement(Verdict.WRONG, "C[0] is
 
 
 class Judged:
-    """An arena that knows who is wrong at what."""
+    """An arena that knows which kernel fails which check."""
 
     def __init__(self, wrong: Callable[[int, str, int], bool | None]) -> None:
-        """`wrong`: None where it refuses."""
+        """`wrong` returns None if the kernel refuses."""
         self._wrong = wrong
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:

@@ -1,4 +1,4 @@
-"""Journals with damage: what is damaged is named and measured again, the rest is kept, and nothing wrong is told."""
+"""Damaged journals: damage is reported and remeasured, the rest is kept, and nothing wrong is shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_random_damage_costs_only_what_it_hit(harm: str, original: damaged.Origi
 
 @pytest.fixture
 def study(original: damaged.Original, tmp_path: Path) -> Path:
-    """A copy of the study that may be harmed."""
+    """A copy of the study that may be damaged."""
     return shutil.copytree(original.folder, tmp_path / original.folder.name)
 
 
@@ -88,7 +88,7 @@ def test_a_database_of_another_program_gets_a_sentence(number: int, tmp_path: Pa
 
 def test_a_lost_definition_comes_back_with_the_command(study: Path, original: damaged.Original) -> None:
     change(study, "UPDATE meta SET value = x'00' WHERE key = 'study'")
-    change(study, "VACUUM")  # so that no older copy of the page is left
+    change(study, "VACUUM")  # so that no older copy of the page remains
     with pytest.raises(JournalError, match="`deepgen tune` command"):
         dg.Study.open(study)
     again = damaged.tuned(study.parent, original.engine, damaged.TRIALS)
@@ -97,7 +97,7 @@ def test_a_lost_definition_comes_back_with_the_command(study: Path, original: da
 
 @pytest.mark.parametrize("strategy", sorted(search.STRATEGIES.own))
 def test_a_search_that_was_cut_off_goes_on_and_can_be_repeated(strategy: str, tmp_path: Path) -> None:
-    """A trial that was told before later asks is lost: those asks cannot be repeated, but nothing else is lost."""
+    """A trial that was reported before later asks is lost: those asks cannot be repeated, but nothing else is lost."""
     given = {"target": "sim:noise=0.01", "strategy": strategy, "baselines": False, "out": tmp_path}
     engine = dg.LocalEngine(jobs=2, cache=tmp_path / "cache")
     first = dg.tune(dg.gemm(64, 64, 64), trials=30, engine=engine, **given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The best guess comes first: it is built and measured before anything else, and no study ends behind it."""
+"""The best guess comes first: it is built and measured before anything else, and no study ends with a slower result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAN = plan(REQUEST)
 
 
 def kernels(count: int) -> list[Kernel]:
-    """Of the default and of some other configs."""
+    """Kernels of the default and of some other configs."""
     ranks = [PLAN.first or 0, *(rank for rank in range(count) if rank != PLAN.first)]
     return [PLAN.emit(REQUEST, PLAN.space.at(rank)) for rank in ranks[:count]]
 
@@ -48,7 +48,7 @@ def ended(session: Any, count: int) -> list[Outcome]:
 
 @contextmanager
 def gate(monkeypatch: pytest.MonkeyPatch, builds: list[str], *, fails: bool = False) -> Iterator[threading.Event]:
-    """The default's build takes until the event is set; all that begin are noted."""
+    """The default's build waits until the event is set; all started builds are recorded."""
     opened, build = threading.Event(), SimToolchain.build
 
     def slow(self: SimToolchain, kernel: Kernel, *args: Any) -> Any:
@@ -93,7 +93,7 @@ def test_nothing_is_built_beside_the_first_trial_and_later_ones_are_alone_while_
         class Watching:
             def measure(self, *_: Any, **__: Any) -> Measurement:
                 paused.append(session._pool.paused)
-                with session._options.apart()():  # as the supervisor does where the worker times
+                with session._options.apart()():  # as the supervisor does while the worker times
                     paused.append(session._pool.paused)
                 return Measurement(Verdict.CORRECT, "", (1.0,))
 
@@ -107,7 +107,7 @@ def test_nothing_is_built_beside_the_first_trial_and_later_ones_are_alone_while_
 
 
 def slow_builds(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Of the default alone."""
+    """Slow down builds of the default only."""
     build = SimToolchain.build
 
     def slow(self: SimToolchain, kernel: Kernel, *args: Any) -> Any:
@@ -125,7 +125,9 @@ def tune(out: Path, **words: Any) -> dg.Study:
 
 
 def test_a_default_that_is_built_slowly_is_not_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It was: with 15 s for a product on a GPU, the default was built too late, and the result was half as fast."""
+    """A real case: with 15 s for a product on a GPU, the default was built too late, and the result
+    was half as fast.
+    """
     slow_builds(monkeypatch, 4.5)
     study = tune(tmp_path, time_budget=6.0, trials=1000)
     first = next(trial for trial in study.trials() if trial.rank == PLAN.first)

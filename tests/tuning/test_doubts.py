@@ -1,4 +1,4 @@
-"""Doubts: what disturbed a result, or leaves it open, is told in words beside it."""
+"""Doubts: anything that disturbed a result or leaves it uncertain is reported beside it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nothing_runs_faster_than_its_bound() -> None:
 def test_a_peak_that_a_winner_beats_is_measured_anew_and_never_taken_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first peak was measured on a busy machine; the second one, of a calm one, is still below the winner."""
+    """The first peak was measured on a busy machine; the second, from a quiet machine, is still below the winner."""
     measured: list[bool] = []
 
     def peak(operator: object, target: object, *, again: bool = False, **kept: object) -> float:
@@ -183,7 +183,7 @@ def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(
 def test_a_faster_baseline_is_the_first_thing_that_a_result_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unless that is within the interval, or a busy machine made it up."""
+    """Unless the difference is within the interval, or caused by a busy machine."""
     study = dg.tune(OPERATOR, target="sim", strategy="random", trials=4, out=tmp_path)
     held = study.finals()
     assert held is not None and study.summary()["faster_baseline"] is None

@@ -1,4 +1,4 @@
-"""Kernels that take long to emit are emitted in a thread: the tuner goes on, and the search stays what it is."""
+"""Kernels that are slow to emit are emitted in a thread: the tuner continues, and the search stays the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = 7
 
 
 class Submitted:
-    """A session that only notes what it gets."""
+    """A session that only records what it gets."""
 
     def __init__(self) -> None:
         self.trials: list[int] = []
@@ -48,7 +48,7 @@ def ended(emitter: Emitter) -> bool:
 
 
 def pumped(emitter: Emitter, session: Any) -> None:
-    """All that was put off, in the end."""
+    """Pump until everything that was deferred has been submitted."""
     until = threading.Event()
     for _ in range(3000):
         emitter.pump(session)
@@ -87,7 +87,7 @@ def test_the_tuner_does_not_wait_for_what_takes_long(monkeypatch: pytest.MonkeyP
     emitter.pump(session)
     assert session.trials == [0] and emitter.waiting == 3
     go.set()
-    assert emitter.kernel({"number": 9}).sources[0].text == "9"  # as finals do
+    assert emitter.kernel({"number": 9}).sources[0].text == "9"  # like finals
     pumped(emitter, session)
     assert session.trials == [0, 1, 2, 3] and session.first == [0] and most == [1]
     emitter.close()

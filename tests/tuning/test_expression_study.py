@@ -1,4 +1,4 @@
-"""A study of an expression: the expression is data, so it is found again anywhere, without the user's code."""
+"""A study of an expression: the expression is data, so it is found again anywhere without the user's code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deepgen.tuning.bundles.exchange import merge, pack
 
 
 def centred() -> ExpressionOperator:
-    """Rows less their mean: two stages, the first of them a reduction inside the second."""
+    """Rows minus their mean: two stages, the first of them a reduction inside the second."""
     x, k = dg.tensor("x", (6, 40)), dg.reduce_axis("k", 40)
     made = as_operator(dg.compute("y", (6, 40), lambda i, j: x[i, j] - dg.sum(x[i, k], k) / 40))
     assert isinstance(made, ExpressionOperator)

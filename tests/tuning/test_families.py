@@ -86,7 +86,7 @@ def test_a_family_by_name_or_several() -> None:
 
 
 def searched(seconds: Mapping[str, float], trials: int = 120, batch: int = 4) -> tuple[StudyPlan, list[Trial]]:
-    """A search in which every kernel of a family takes about that long; zero: it fails."""
+    """A search in which every kernel of a family takes about this many seconds; zero means that it fails."""
     plan = planned()
     strategy = portfolio(plan)
     heard: list[Trial] = []
@@ -173,7 +173,7 @@ def test_one_study_one_resume_one_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["x86:avx512", "cuda:sm_90a"])
 def test_families_of_other_devices_are_not_imported_and_would_all_refuse(target: str) -> None:
-    """A first kernel is built tenths of a second earlier."""
+    """This saves tenths of a second before the first kernel is built."""
     device = resolve(target)
     asked = {family.name for family in generators.families(device)}
     others = [family for family in generators.families() if family.name not in asked]

@@ -1,4 +1,4 @@
-"""Finals: nobody ends with less than the default, noise is given more rounds, and everyone holds them alike."""
+"""Finals: the result is never worse than the default, noise adds rounds, and all finals follow the same rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kernel(of: Trial) -> Kernel:
 
 @st.composite
 def races(draw: st.DrawFn) -> tuple[list[Finalist], Race]:
-    """Any outcome of a race: the leader at 1.0, the others with whatever intervals noise may give."""
+    """Any outcome of a race: the leader at 1.0, the others with any intervals that noise may give."""
     count = draw(st.integers(1, 6))
     at = draw(st.none() | st.integers(0, count - 1))  # the default
     finalists, ratios = [], {}
@@ -79,7 +79,7 @@ def test_the_default_yields_only_to_what_is_faster(case: tuple[list[Finalist], R
 
 
 class Arena:
-    """Kernels that take the times given, with that much noise; all are right."""
+    """Kernels that take the given times, with that much noise; all are correct."""
 
     def __init__(self, seconds: dict[int, float], noise: float) -> None:
         self._seconds, self._noise = seconds, noise
@@ -93,7 +93,7 @@ class Arena:
         return None
 
     def build(self, kernel: Kernel) -> Artifact:
-        # The higher the number the smaller the code: a tie that is not the default's goes to the last one.
+        # The higher the number the smaller the code: a tie without the default goes to the last one.
         number = int(kernel.sources[0].text)
         return Artifact(str(number), "", "so", "", {"code_bytes": 100 - number}, 0.0)
 
@@ -117,7 +117,7 @@ class Arena:
 def held(
     seconds: dict[int, float], noise: float, seed: int = 0, max_seconds: float = 3e4
 ) -> tuple[dict[str, Any], int]:
-    """The finals of trials with these true times, of which the first is the default; and how many rounds they took."""
+    """The finals of trials with these true times, the first of which is the default; and the number of rounds."""
     arena = Arena(seconds, noise)
     trials = [trial(number) for number in seconds]
     task = replace(SIMULATED, seed=seed)
@@ -159,7 +159,7 @@ def test_through_noise_the_default_is_kept_where_it_is_best_and_left_where_it_is
 
 
 class SlowMachine(Arena):
-    """One on which everything takes long, by a clock of its own."""
+    """A machine on which everything takes long, by a simulated clock."""
 
     def __init__(self, noise: float) -> None:
         super().__init__({0: 1.0, 1: 0.9, 2: 0.95, 3: 0.97}, noise)
@@ -195,7 +195,7 @@ def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.Monke
 
 
 def tied(out: Path) -> dg.Study:
-    """A study in which every config is as fast as any other, and nearly all have less code than the default."""
+    """A study in which all configs are equally fast, and nearly all have less code than the default."""
     engine = dg.LocalEngine(jobs=2, cache=out / "cache")
     words = {"knobs": {"SWIZZLE": [0, 1]}, "strategy": "random", "trials": 16, "keep_top": 3}
     return dg.tune(OPERATOR, target="sim:noise=0.01,gap=0", out=out / "studies", engine=engine, **words)  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ def test_a_second_look_at_the_best_races_the_default_too(tmp_path: Path) -> None
 
 
 class WrongBaseline(Arena):
-    """Beside the kernels races a baseline whose result is found wrong after the first rounds."""
+    """A baseline takes part whose result turns out to be wrong after the first rounds."""
 
     def baselines(self) -> list[str]:
         return ["planted"]
@@ -272,7 +272,7 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
 
 
 def test_a_trial_that_was_disturbed_in_most_of_its_runs_takes_part() -> None:
-    """The fastest of 200 kernels shared its core with a compiler while it was timed, and was no finalist."""
+    """The fastest of 200 kernels shared its core with a compiler during its timing, and was not a finalist."""
 
     def timed(number: int, *samples: float) -> Trial:
         return Trial(number, number, {"A": number}, f"k{number}", Measurement(Verdict.CORRECT, samples=samples))
@@ -289,8 +289,9 @@ def test_a_trial_that_was_disturbed_in_most_of_its_runs_takes_part() -> None:
 def missed(
     noise: float, slowed: float, target: str = "cpu", clock: Clock | None = None
 ) -> tuple[set[int], object, int]:
-    """Who takes part in finals, who wins and after how many rounds, where trial 1 is the best of 20 kernels by a fifth
-    and its trial looked that many times slower than it is."""
+    """The finalists, the winner and the number of rounds if trial 1 is the best of 20 kernels by a fifth, and its trial
+    appeared that many times slower than it is.
+    """
     seconds = {0: 1e-3, 1: 0.7e-3, **{number: (0.84 + 0.01 * number) * 1e-3 for number in range(2, 20)}}
     taken = {**seconds, 1: slowed * seconds[1]}
     trials = [replace(trial(n), measurement=Measurement(Verdict.CORRECT, samples=(t,))) for n, t in taken.items()]

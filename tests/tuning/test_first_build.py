@@ -1,4 +1,4 @@
-"""The kernel that a study begins with is built while the tuner still imports; its session takes that build over."""
+"""A study's first kernel is built while the tuner is still importing; its session takes that build over."""
 
 from __future__ import annotations
 

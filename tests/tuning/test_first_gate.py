@@ -1,4 +1,4 @@
-"""The gate behind the trial that a study begins with: however that one ends, the others go on."""
+"""The gate behind a study's first trial: however that one ends, the others continue."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FIRST = 0
 
 
 class Bench:
-    """Builds and a device that go on in a random order."""
+    """Builds and a device that progress in a random order."""
 
     def __init__(self, jobs: int, seed: int) -> None:
         self.gate: FirstGate[int, int] = FirstGate(jobs)
         self.rng = random.Random(seed)
         self.building: list[int] = []
-        self.device: list[int] = []  # waiting for it
+        self.device: list[int] = []  # waiting for the device
         self.measured: list[int] = []
-        self.beside = 0  # the most builds beside the first one's
+        self.beside = 0  # the most builds concurrent with the first one's
 
     def submit(self, trial: int) -> None:
         self.building += self.gate.submit(trial, trial, first=trial == FIRST)
@@ -101,7 +101,7 @@ def test_trials_that_wait_are_not_lost_when_another_one_leads() -> None:
     gate: FirstGate[int, int] = FirstGate(2)
     assert gate.submit(0, 0, first=True) == [0] and gate.submit(1, 1) == []
     assert gate.submit(2, 2, first=True) == [2]
-    assert gate.built(0, 0) == ([], [])  # it leads no more
+    assert gate.built(0, 0) == ([], [])  # it no longer leads
     assert gate.built(2, None) == ([0], [1])
 
 
@@ -140,7 +140,7 @@ def ended(opened: Any, count: int) -> list[int]:
 
 
 def building(monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
-    """What building the first one does before it is built."""
+    """Do something before the first kernel is built."""
     build = SimToolchain.build
 
     def planted(self: SimToolchain, kernel: Kernel, *args: Any) -> Any:
@@ -205,7 +205,7 @@ def test_the_others_follow_one_that_is_not_worth_running(tmp_path: Path) -> None
 
 
 def test_what_was_dropped_is_over_and_the_session_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As when the time is over, or somebody stops the study: while the first one is built, and once it is."""
+    """As when the time is over, or the study is stopped: during the first build, and after it."""
     begun, go = threading.Event(), threading.Event()
     building(monkeypatch, lambda: (begun.set(), go.wait(60.0)))
     with session(tmp_path) as opened:
@@ -235,7 +235,7 @@ def test_a_session_that_is_closed_while_others_wait_begins_none(
 
 
 def test_the_device_goes_to_whoever_asked_first() -> None:
-    """Also where the one who has it asks again at once."""
+    """Also if the current holder asks again at once."""
     lock, order = FairLock(), []
 
     def ask(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A stranger's journal may hold anything: it is refused in a sentence, and never takes more memory than it should."""
+"""An untrusted journal may hold anything: it is refused with a message, and memory use stays bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import DeepgenError
 
 MEGABYTES = 300
-LISTS, LETTERS = 8_000_000, 200_000_000  # either takes more, once it is read
+LISTS, LETTERS = 8_000_000, 200_000_000  # either takes more than that once it is read
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_damaged_finals_let_nothing_win_that_they_had_rejected(study: Path, tmp_
         [result] = db.execute("SELECT result FROM finals").fetchone()
         db.execute("UPDATE finals SET result = ?", (bytes([result[0], result[1] ^ 1, *result[2:]]),))
         db.commit()
-    for _ in range(2):  # as a reader finds it, and as a writer mends it
+    for _ in range(2):  # first as a reader finds it, then as a writer repairs it
         opened = Study.open(harmed)
         with pytest.raises(DeepgenError, match=r"its finals are damaged.*deepgen retest"):
             opened.best()

@@ -1,4 +1,4 @@
-"""The journal: what was written is there after anything, and nobody can spoil it."""
+"""The journal: what was written survives anything, and no reader can damage it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fill(journal: Journal, count: int) -> None:
 
 
 def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    """In a process of its own: tests do not wait for it."""
+    """In a separate process, because tests themselves do not wait for the disk."""
     program = (
         "import sys, pathlib; from deepgen.tuning.study.connections import connect_to_write;"
         "print(*connect_to_write(pathlib.Path(sys.argv[1])).execute('PRAGMA synchronous').fetchone())"
@@ -57,7 +57,7 @@ def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_default_whose_time_did_not_settle_is_right_all_the_same(tmp_path: Path) -> None:
-    """On a busy machine it was once left out of the finals, where every other kernel was then found to be wrong."""
+    """On a busy machine it was once left out of the finals, where every other kernel then turned out to be wrong."""
     unstable = Measurement(Verdict.UNSTABLE, "it varied", (1.0, 3.0))
     wrong = Measurement(Verdict.WRONG, "C[0] is 1")
     with Journal(tmp_path, write=True) as journal:
@@ -75,7 +75,7 @@ def test_who_follows_a_journal_reads_only_what_is_new(tmp_path: Path) -> None:
         fill(journal, 5)
         journal.finish([trial(1)])
         journal.finish([trial(0), trial(3, None)])
-        assert [t.id for t, _ in journal.ended_from(0)] == [1, 0, 3]  # as they ended
+        assert [t.id for t, _ in journal.ended_from(0)] == [1, 0, 3]  # in order of completion
         assert [t.id for t, _ in journal.ended_from(2)] == [3]
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("UPDATE trials SET done_at = done_at + 1 WHERE id = 3")
@@ -125,7 +125,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
 
 
 def test_who_asks_for_the_holder_is_not_in_the_way(tmp_path: Path) -> None:
-    """`deepgen status` must not keep `deepgen tune` from starting."""
+    """`deepgen status` must not prevent `deepgen tune` from starting."""
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 1)
     over = threading.Event()
@@ -140,7 +140,7 @@ def test_who_asks_for_the_holder_is_not_in_the_way(tmp_path: Path) -> None:
     asking.start()
     try:
         for _ in range(300):
-            Journal(tmp_path, write=True).close()  # raises where it finds the lock taken
+            Journal(tmp_path, write=True).close()  # raises if the lock is taken
     finally:
         over.set()
         asking.join()
@@ -204,7 +204,7 @@ def test_a_full_disk_is_an_error_in_words_and_loses_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("missing", [1, 1000, 4000, 4096 + 24 + 100])
 def test_a_commit_that_a_full_disk_cut_off_is_no_damage(tmp_path: Path, missing: int) -> None:
-    """Nobody was told of it, and what the writer had appended before the disk was full lies in the log."""
+    """It was never reported, and what the writer had appended before the disk was full is in the log."""
     (later := tmp_path / "later").mkdir()
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 10)
@@ -253,7 +253,7 @@ def test_what_was_reported_survives_sigkill(tmp_path: Path) -> None:
     assert kept == list(range(len(kept)))
 
 
-# Whether another process can take the bytes of a file that SQLite holds shared for as long as it has the file open.
+# Whether another process can lock the bytes of a file that SQLite holds shared while it has the file open.
 TAKER = """
 import fcntl, sys
 with open(sys.argv[1], "r+b") as file:
@@ -262,7 +262,7 @@ with open(sys.argv[1], "r+b") as file:
     except OSError:
         sys.exit(3)
 """
-# In another process: closing the file in this one would lose the locks by itself.
+# In another process: closing the file in this one would release the locks.
 DAMAGER = """
 import sys
 with open(sys.argv[1], "r+b") as file:
@@ -283,7 +283,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def test_looking_at_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:
-    """A process that closes a file loses all its locks on it; so a reader beside a writer must not close the file."""
+    """A process that closes a file loses all its locks on it, so a reader next to a writer must not close the file."""
     study, linked, other = (tmp_path / name for name in ("study", "linked", "other"))
     linked.symlink_to(study)
     other.mkdir()
@@ -309,5 +309,5 @@ def test_salvaging_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> No
                 reader.check()
                 assert "1 of 2 notes cannot be read" in reader.damage_text()
         assert _is_locked(tmp_path)
-        assert _open_files() <= before + 1  # what is kept open is used again
+        assert _open_files() <= before + 1  # open files are reused
     assert _open_files() < before

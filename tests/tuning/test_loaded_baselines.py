@@ -1,4 +1,4 @@
-"""Baselines are loaded while the search goes on, in a process of their own; one that fails costs itself alone."""
+"""Baselines are loaded during the search, in a separate process; one that fails affects only itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
 
 
 def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded_by: Path) -> None:
-    """What was loaded before it is compared."""
+    """Baselines that were loaded before it are compared."""
     engine = dg.LocalEngine()
     dg.tune(OPERATOR, target="cpu", trials=1, baselines=False, engine=engine, out=tmp_path / "warm")
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""A lock names its holder; a signal goes to the process that holds it, and to no other."""
+"""A lock names its holder; a signal goes only to the process that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of studies, winners and kernels in Python, and kernels that go to another process."""
+"""How studies, winners and kernels are displayed in Python, and kernels that are sent to another process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deepgen.tuning import Study
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Study:
     out = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key is that signs the winner
+        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key that signs the winner is
         return dg.tune(gemm(24, 16, 8), target="cpu", family="c_gemm", trials=2, baselines=False, out=out / "studies")
 
 
@@ -70,7 +70,7 @@ def test_a_kernel_goes_to_another_process(tuned: Study) -> None:
 
 def test_unpickling_runs_no_binary_of_others(tuned: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tuned.folder.parents[1] / "config"))
-    data = pickle.dumps(Study.open(tuned.folder, trust=True).best().load())  # trust stays in this process
+    data = pickle.dumps(Study.open(tuned.folder, trust=True).best().load())  # trust is not passed on to another process
     used: list[Path | None] = []
 
     def spy(kernel: Any, operator: Any, target: Any, binary: Path | None = None, *rest: Any, **more: Any) -> Any:
@@ -81,7 +81,7 @@ def test_unpickling_runs_no_binary_of_others(tuned: Study, tmp_path: Path, monke
     pickle.loads(data)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
     pickle.loads(data)
-    # The stored binary is that of the user whose key signed it; for anyone else the kernel is emitted and built again.
+    # The stored binary belongs to the user whose key signed it; for anyone else the kernel is emitted and rebuilt.
     assert [binary is None for binary in used] == [False, True]
 
 

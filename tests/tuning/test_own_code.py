@@ -1,4 +1,4 @@
-"""A study of a user's own code is found again anywhere, runs nobody else's, and knows when its kernels changed."""
+"""A study of a user's own code is found again anywhere, runs no other code, and detects changes of its kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepgen.vocabulary import BadInput, DeepgenError
 
 
 def tuned(folder: Path, trials: int = 24, more: str = "") -> Path:
-    """A study tuned in a process of its own."""
+    """A study tuned in a separate process."""
     script = own_code.RUN.format(folder=str(folder), trials=trials, out=str(folder / "studies"), more=more)
     done = preloaded.python(script)
     assert done.returncode == 0, done.stderr
@@ -110,7 +110,7 @@ def test_other_kernels_make_a_new_study_that_learns_from_the_old_one(tmp_path: P
     notes = " ".join(text for _, text in Study.open(after).notes())
     assert f"no longer emits the kernels that {folder.name} measured" in notes
     assert f"the search starts from the results of earlier studies: {folder.name}" in notes
-    assert tuned(tmp_path) == after  # and the next run goes on with it
+    assert tuned(tmp_path) == after  # and the next run continues with it
     assert len(Study.open(folder).trials()) == 24, "the old one is as it was"
     own_code.write(tmp_path, version=1)
     assert tuned(tmp_path, trials=26) == folder, "as soon as the kernels are its own again, it goes on"

@@ -1,4 +1,4 @@
-"""Studies with schedule rules of the user's own: another study for other rules, and code that is found again."""
+"""Studies with the user's own schedule rules: other rules make another study, and the rules' code is found again."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_a_study_is_of_its_rules(tmp_path: Path, serial: Any) -> None:
             dg.Study.open(study.folder, generator=Rules(rules))
     with pytest.raises(BadInput, match="was tuned with no schedule rules but deepgen's own"):
         dg.Study.open(others[0], generator=Rules([serial()]))
-    assert tune_command(study, {}) is None  # the command line has no words for it
+    assert tune_command(study, {}) is None  # the command line cannot express it
     made = dg.Study.open(others[1])
     with pytest.raises(BadInput, match=r"schedule rules that cannot be recreated from here .*Study.open"):
-        _ = made.generator  # it was made with arguments
+        _ = made.generator  # it was created with arguments
     assert dg.Study.open(others[1], generator=Rules([serial(2)])).kernel(made.best().trial)
 
 

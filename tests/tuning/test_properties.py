@@ -1,4 +1,4 @@
-"""What a winner does with NaN, infinities and denormals is shown, kept, and required where that is asked for."""
+"""A winner's handling of NaN, infinities and denormals is shown, stored, and enforced on request."""
 
 from __future__ import annotations
 

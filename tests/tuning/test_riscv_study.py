@@ -1,4 +1,4 @@
-"""A study on RISC-V under qemu: tuned, resumed, and carried away and back; counts are never shown as times."""
+"""A study on RISC-V under qemu: tuned, resumed, moved to another machine and back; counts are never shown as times."""
 
 from __future__ import annotations
 

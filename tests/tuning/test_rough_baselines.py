@@ -1,4 +1,4 @@
-"""A baseline that is less accurate than a kernel may be is timed and shown as such; one that is wrong is not."""
+"""A baseline less accurate than a kernel may be is timed and marked as such; a wrong one is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's reference that takes long: computed once, and a budget ends with what could be verified in time."""
+"""A user's slow reference: computed once, and a budget ends with what could be verified in time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from deepgen.vocabulary import DeepgenError
 from needs import toolchain
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-BUDGET = 12.0  # seconds; others may use the machine too
+BUDGET = 12.0  # seconds; the machine may be shared
 TEXT = "{entry} twice(float *y, const float *x, int n) {{\n    for (int i = 0; i < n; i++) y[i] = FACTOR * x[i];\n}}\n"
 
 
 class Slow:
-    """Twice what it is called with; counts its calls by that. From the third on it does something else first."""
+    """Doubles its argument and counts its calls by argument. From the third call on it does something else first."""
 
     def __init__(self, first: Callable[[], object]) -> None:
         self.calls: Counter[bytes] = Counter()
@@ -88,7 +88,7 @@ def tuned(kernel: OwnKernel, target: str, out: Path, cache: Path, **words: Any) 
 def test_on_a_gpu_the_first_kernel_waits_for_its_own_inputs_alone(
     gpu: Place, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With cores to spare all sets of inputs are computed ahead: here none ends before that kernel was measured."""
+    """With idle cores all sets of inputs are computed ahead: here none ends before that kernel was measured."""
     monkeypatch.setattr(host, "usable_cores", lambda: 16)
     measured = threading.Event()
     in_time: list[bool] = []
@@ -104,7 +104,7 @@ def test_on_a_gpu_the_first_kernel_waits_for_its_own_inputs_alone(
 
 
 def test_a_budget_ends_with_what_could_be_verified(tmp_path: Path, cache: Path) -> None:
-    """References of the finals' inputs take longer than there is."""
+    """References for the finals' inputs take longer than the budget."""
     reference = Slow(lambda: time.sleep(600))
     study = tuned(twice(reference), "cpu", tmp_path, cache, time_budget=BUDGET)
     finals = study.finals()
@@ -141,7 +141,7 @@ def test_what_took_long_is_kept_for_other_runs_by_what_it_was_computed_from(
         operator = twice(lambda x: x * factor).operator(n=n)
         handed.Handing(place, kept).now(operator, 0, "normal")
         while len([*kept.folder.glob("??/*")]) < len(computed):
-            time.sleep(0.01)  # it is kept while others go on
+            time.sleep(0.01)  # it is stored while others are still running
         inputs, answers = handed.read(record(operator), 0, "normal", place)
         return (answers["y"].values / inputs["x"]).tolist()  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""What is shown of a run: a share of the bound that applies to it."""
+"""The speed shown for a run: a share of the bound that applies to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepgen.tuning.study.text import bound_text, rate_text
 
 @dataclass(frozen=True)
 class Operations(Recorded):
-    """So much work, and nothing else."""
+    """A fixed amount of work, and nothing else."""
 
     name: ClassVar[str] = "work"
 

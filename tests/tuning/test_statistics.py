@@ -1,4 +1,4 @@
-"""Comparison: real differences are seen, noise is not taken for one."""
+"""Comparison: real differences are detected, noise is not mistaken for one."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_a_wide_interval_around_a_large_difference_is_not_a_tie() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_of_disturbed_finals_hold_and_are_narrow(kind: str) -> None:
-    """Of 1,000 finals of each kind they held in 98% to 99%."""
+    """In 1,000 finals of each kind they held in 98% to 99%."""
     row = coverage(kind, 100)
     assert row.hold >= HOLDS and row.median_width <= WIDTH

@@ -1,4 +1,4 @@
-"""A study that somebody else made can be looked at, and its winner loaded: nothing that they put there runs."""
+"""Another user's study can be inspected, and its winner loaded: no planted code runs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Sourc
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """What hostile code would leave behind."""
+    """The file that hostile code would leave behind."""
     return tmp_path / "it-ran"
 
 
 @pytest.fixture
 def as_somebody_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
-    """From now on another user than the one who wrote the study: with a key of their own."""
+    """From now on a different user from the one who wrote the study, with another key."""
     return lambda: monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
 
 
@@ -93,7 +93,7 @@ def test_trust_does_not_hand_a_files_flags_to_the_compiler(
 def test_a_strangers_own_kernel_is_not_built(
     tmp_path: Path, marker: Path, as_somebody_else: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its study holds the source, where those of deepgen's families hold a config only."""
+    """Its study contains the source, while studies of deepgen's families only contain a config."""
     text = (
         "#include <fcntl.h>\n__attribute__((constructor)) static void run(void)"
         f'{{ open("{marker}", O_CREAT | O_WRONLY, 0600); }}\n'
@@ -246,7 +246,7 @@ def test_no_other_flag_of_a_file_does(language: str, flag: str) -> None:
 
 
 def test_every_flag_of_our_own_kernels_is_plain() -> None:
-    """Golden files hold kernels of every family with their flags."""
+    """Golden files contain kernels of every family with their flags."""
     texts = [json.loads(path.read_text()) for path in (Path(__file__).parents[1] / "golden").rglob("*.json")]
     kernels = [text for text in texts if isinstance(text, dict) and "flags" in text]
     assert len(kernels) > 10

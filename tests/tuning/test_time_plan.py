@@ -1,4 +1,6 @@
-"""How finals use their time, on a simulated clock: what fits is done, and what was left out would not have fitted."""
+"""How finals use their time, on a simulated clock: everything that fits is done, and only what would not fit is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source
 
 
 def race_seconds(contenders: int, costs: StepCosts) -> float:
-    """A race with as many rounds as are usual."""
+    """A race with the usual number of rounds."""
     return contenders * (2 * costs.of(VERIFY) + CHUNK * costs.of(SAMPLE))
 
 
@@ -41,7 +43,7 @@ KEEP, BASELINES = 8, ("numpy", "torch")
 
 @dataclass
 class SimTime:
-    """Stands for the module `time`: it passes only when somebody works."""
+    """Replaces the module `time`: time passes only during work."""
 
     now: float = 100.0
 
@@ -53,7 +55,7 @@ class SimTime:
 
 @dataclass
 class SimArena:
-    """What it does takes as long as `seconds` says; a call that outlasts the budget ends with it."""
+    """Its actions take as long as `seconds` says; a call that exceeds the budget ends with it."""
 
     clock: SimTime
     until: float
@@ -88,7 +90,7 @@ class SimArena:
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         self._pass(len(contenders) * (2 * self.seconds[VERIFY] + rounds * self.seconds[SAMPLE]))
         rng = random.Random(seed)
-        # The order is clear, and each is a little noisy.
+        # The order is clear, with a little noise.
         return [
             Measurement(Verdict.CORRECT, samples=tuple(_speed(c) * rng.uniform(0.999, 1.001) for _ in range(rounds)))
             for c in contenders
@@ -132,7 +134,7 @@ def held(
     expected: dict[str, float],
     wrong: frozenset[int] = frozenset(),
 ) -> tuple[Finals, Clock]:
-    """Finals that have so many seconds, expect steps to take one thing, and meet another."""
+    """Finals with this many seconds, where steps take other times than expected."""
     clock = Clock(seconds, None, StepCosts({costs.END: 0.0, **expected}))
     arena: Any = SimArena(passing, passing.now + seconds, actual, wrong=wrong)
     words: dict[str, Any] = {"default": TRIALS[5], "keep": KEEP, "baselines": True, "clock": clock}
@@ -140,7 +142,7 @@ def held(
 
 
 def drawn(seed: int) -> tuple[float, dict[str, float], dict[str, float]]:
-    """Seconds for finals, what steps take, and what they are expected to take: up to ten times more or less."""
+    """Seconds for finals, the durations of steps, and the expected ones: up to ten times more or less."""
     rng = random.Random(seed)
     actual = {REFERENCE: 10 ** rng.uniform(-2.5, 0.3), SAMPLE: 10 ** rng.uniform(-4, -1.5)}
     actual[VERIFY] = actual[REFERENCE] * rng.uniform(0.05, 1.0)
@@ -162,7 +164,7 @@ def test_what_is_left_out_would_not_have_fitted(passing: SimTime, seed: int) -> 
         assert spare < 1.01 * (actual[REFERENCE] + len(finals.finalists) * actual[VERIFY]) + 0.05
     if "finalist" in texts:
         assert spare < race_seconds(entrants + 1, known) + 7 * actual[VERIFY] + actual[REFERENCE] + 0.05
-    if "rounds" in texts:  # each time that contenders are compared they are verified
+    if "rounds" in texts:  # contenders are verified each time they are compared
         assert spare < entrants * (2 * actual[VERIFY] + 2 * actual[SAMPLE]) + 0.05
     if "baseline" in texts:
         assert spare < race_seconds(entrants + 2, known) + actual[REFERENCE]
@@ -176,7 +178,7 @@ def test_finalists_that_seemed_too_many_race_once_it_is_known_what_a_race_takes(
 
 
 def test_a_winner_that_is_wrong_on_a_set_that_was_taken_up_loses(passing: SimTime) -> None:
-    """It was right on the first set, the only one that there seemed to be time for."""
+    """It was correct on the first set, the only one for which there seemed to be time."""
     actual = {REFERENCE: 0.05, VERIFY: 0.01, SAMPLE: 0.001}
     finals, _ = held(passing, 20.0, actual, {**actual, VERIFY: 5.0}, frozenset({0}))
     assert finals.winner == 1 and [row.trial for row in finals.dropped] == [0] and not finals.left_out
@@ -189,7 +191,7 @@ def test_without_a_budget_nothing_is_taken_up_and_nothing_left_out(passing: SimT
 
 
 def test_what_finals_do_not_need_is_the_search_s(passing: SimTime) -> None:
-    """Where nothing is known of references, a quarter of the time is kept for them; a rehearsal shows their need."""
+    """If nothing is known of references, a quarter of the time is reserved for them; a rehearsal shows their need."""
     clock, wanted = Clock(40.0), wanted_plan(TASK, KEEP + 1, 2)
     assert for_finals(40.0, clock.costs, wanted) == 10.0
     arena: Any = SimArena(passing, passing.now + 40.0, {REFERENCE: 0.02, VERIFY: 0.004, SAMPLE: 0.001})
@@ -197,7 +199,7 @@ def test_what_finals_do_not_need_is_the_search_s(passing: SimTime) -> None:
     rehearse(arena, TASK, kernel(TRIALS[5]), clock)
     assert len(arena.seen) == 1 and clock.costs.of(REFERENCE) == pytest.approx(0.02)
     assert clock.costs.of(VERIFY) == pytest.approx(0.004)
-    assert for_finals(40.0, clock.costs, wanted) == pytest.approx(0.12 * 40.0)  # the least that is kept
+    assert for_finals(40.0, clock.costs, wanted) == pytest.approx(0.12 * 40.0)  # the minimum that is reserved
     slow: Any = SimArena(passing, passing.now + 40.0, {REFERENCE: 4.0, VERIFY: 1.0, SAMPLE: 0.001})
     known = Clock(40.0)
     rehearse(slow, TASK, kernel(TRIALS[5]), known)
@@ -229,7 +231,7 @@ def test_baselines_that_are_loaded_late_race_all_the_same(passing: SimTime) -> N
 
 
 def test_a_race_that_was_held_counts_where_the_time_ends_after_it(passing: SimTime) -> None:
-    """Steps that take ten times as long as they should after the first race do not lose its comparison."""
+    """If steps take ten times as long as expected after the first race, its comparison is not lost."""
     actual = {REFERENCE: 1.0, SAMPLE: 0.005, VERIFY: 0.2}
     finals, _ = held(passing, 3.5, actual, {step: seconds / 10 for step, seconds in actual.items()})
     assert finals.rounds >= 3 and {row.name for row in finals.baselines} == {*BASELINES}

@@ -1,4 +1,4 @@
-"""The tuner on the simulated device: it finds, keeps, resumes and decides."""
+"""The tuner on the simulated device: it finds, stores, resumes and decides."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_same_command_again_measures_nothing(tmp_path: Path) -> None:
 
 
 class NoCompiler:
-    """An engine on a machine where nothing can be built."""
+    """An engine on a machine without a compiler."""
 
     def open(self, task: Task, look: Look | None = None) -> Session:
         raise Missing("a compiler", blocks="building kernels", remedy="Install one.")
@@ -108,7 +108,7 @@ def test_more_trials_go_on_with_the_same_study(tmp_path: Path) -> None:
 
 
 def sequence(study: dg.Study) -> list[object]:
-    """All that a search sees of its trials; how long a build took is not part of it."""
+    """Everything that a search sees of its trials, which excludes build times."""
     return [(t.id, t.rank, t.config, t.kernel_id, t.measurement) for t in study.trials()]
 
 
@@ -131,7 +131,7 @@ def test_an_interrupted_search_is_the_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_a_resumed_search_asks_only_for_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the model's fits nor its choices of before are made again; without its state they are."""
+    """Neither the model's fits nor its earlier choices are repeated; without its state they are."""
     stop = threading.Event()
     whole = tune(tmp_path / "whole")
     cut = tune(tmp_path / "cut", watch=stop_after(25, stop), stop=stop)
@@ -151,7 +151,7 @@ def test_a_resumed_search_asks_only_for_what_is_new(tmp_path: Path, monkeypatch:
 
 @pytest.fixture
 def bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second look that judges early and easily, so that a short study has trials that were not run."""
+    """A second look that judges early and easily, so that even a short study skips trials."""
     monkeypatch.setattr("deepgen.tuning.search.second_look._LEARN", 15)
     monkeypatch.setattr("deepgen.tuning.search.second_look._SURE", 0.5)
     monkeypatch.setattr("deepgen.tuning.search.second_look.CLEARLY_SLOWER", 1.4)
@@ -205,7 +205,7 @@ def test_a_small_space_ends_when_it_is_exhausted(tmp_path: Path) -> None:
     told: list[Progress] = []
     study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000, watch=told.append)
     assert len(study.trials()) == study.space.count() == 16
-    assert {progress.budget for progress in told} == {16}  # and so "left" is told of these alone
+    assert {progress.budget for progress in told} == {16}  # and so "left" refers only to these
     assert tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000).trials() == study.trials()
 
 
@@ -257,7 +257,7 @@ def test_two_tuners_on_one_study_the_second_is_refused(tmp_path: Path) -> None:
     assert len(study.trials()) == 40
 
 
-DUELS = int(os.environ.get("DEEPGEN_DUELS", "20"))  # set it to 100 for the whole statement
+DUELS = int(os.environ.get("DEEPGEN_DUELS", "20"))  # set it to 100 for the full statistics
 DUEL = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4], "STAGES": [2]}
 
 

@@ -1,4 +1,4 @@
-"""Two processes and one study: the second is refused in a sentence, the first notices nothing, readers are welcome."""
+"""Two processes and one study: the second is refused with a message, the first is unaffected, readers are allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepgen.vocabulary import DeepgenError
 
 TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--json",
         "--strategy", "random"]  # fmt: skip
-LONG = ["--trials", "5000"]  # longer than any test: however slow the machine, the first is still at work
+LONG = ["--trials", "5000"]  # longer than any test: the first is still running however slow the machine is
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -39,7 +39,7 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A study that runs and has some trials already."""
+    """A running study that already has some trials."""
     process = start(tmp_path, *TUNE, *LONG)
     while process.poll() is None and ended(tmp_path) < 10:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A cache that cannot be written: the study ends well, and the user is told once."""
+"""A cache that cannot be written: the study succeeds, and the user is warned once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_an_unwritable_cache_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)  # it would be measured anew, for seconds
+    monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)  # it would be remeasured, for seconds
     engine = dg.LocalEngine(jobs=1, cache=tmp_path / "file" / "cache")
     words = {"trials": 1, "baselines": False, "keep_top": 1, "out": tmp_path}
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""A winner on disk is whole, and what a killed process left of one goes with the next."""
+"""A winner on disk is complete, and remnants from a killed process are removed by the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest of what a function does follows the code and the values that it uses, and nothing else."""
+"""The digest of a function's behaviour depends on its code and the values that it uses, and nothing else."""
 
 from __future__ import annotations
 

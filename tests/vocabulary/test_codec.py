@@ -1,4 +1,4 @@
-"""JSON of dataclasses: every class that uses the codec comes back as it was; errors name the place."""
+"""JSON of dataclasses: every class that uses the codec round-trips unchanged; errors name the place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENTRY = Entry(
     targets.resolve("x86:avx2"), True, None, False, "c_softmax", {"threads": 4}, "id", "hash", (("n > 1", "n is big"),),
     (_TIMED,), 12.5, None, {"study": "s"},
 )  # fmt: skip
-# Of classes whose values cannot be drawn from their fields' types alone: some values.
+# Example values of classes whose values cannot be generated from their field types alone.
 EXAMPLES: dict[type, list[Any]] = {
     Param: [*_PARAMS],
     Signature: [Signature(_PARAMS), Signature(_PARAMS[:1], {"T": "f16"})],
@@ -61,7 +61,7 @@ def _serializable() -> list[type]:
 
 
 def _value(hint: Any, rng: random.Random) -> Any:
-    """A value of a type, drawn at random."""
+    """A random value of a type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         inside = arguments[:1] * rng.randrange(4) if arguments[-1] is ... else arguments

@@ -1,4 +1,4 @@
-"""8-bit floats on the host: were one code read or rounded wrongly, right kernels would be judged wrong."""
+"""8-bit floats on the host: if one code were read or rounded wrongly, correct kernels would be judged wrong."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ both = pytest.mark.parametrize("of", [dtype("f8e4m3"), dtype("f8e5m2")], ids=str
 
 
 def finite(of: DType) -> np.ndarray:
-    """The numbers of a format from 0 up; each one's place is its code."""
+    """The numbers of a format from 0 up; each one's index is its code."""
     positive = widen(CODES[:128], of)
     return positive[np.isfinite(positive)]
 
 
 def slowly(value: float, of: DType) -> int:
-    """The nearest code by looking at all of them, the even one of two that are as near."""
+    """The nearest code by exhaustive search; of two equally near ones the even one."""
     away = np.abs(finite(of) - abs(value))
     nearest = min(np.flatnonzero(away == away.min()), key=lambda code: code % 2)
     return int(nearest) | (0x80 if np.signbit(value) else 0)
@@ -43,7 +43,7 @@ def test_every_code_goes_round(of: DType) -> None:
     meant = widen(CODES, of)
     back = narrow(meant, of)
     number = ~np.isnan(meant)
-    assert np.array_equal(back[number], CODES[number])  # with both zeros, and infinities where there are any
+    assert np.array_equal(back[number], CODES[number])  # including both zeros, and infinities if there are any
     assert np.isnan(widen(back[~number], of)).all() and np.array_equal(back[~number] >> 7, CODES[~number] >> 7)
     assert number.sum() == {"f8e4m3": 254, "f8e5m2": 250}[of.name]
 
@@ -54,7 +54,7 @@ def test_halves_go_to_the_even_code_and_what_is_beside_them_to_the_nearest(of: D
     half = (numbers[1:] + numbers[:-1]) / 2
     below = CODES[: len(half)]
     assert np.array_equal(narrow(half, of), below + below % 2)
-    # In f32 these would be halves again: numbers are rounded once.
+    # In f32 these would be ties again: numbers are rounded only once.
     assert np.array_equal(narrow(np.nextafter(half, 0.0), of), below)
     assert np.array_equal(narrow(np.nextafter(half, np.inf), of), below + 1)
 
@@ -89,7 +89,7 @@ def test_torch_agrees(of: DType) -> None:
     theirs = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}[of.name]
     rng = np.random.default_rng(0)
     values = (rng.standard_normal(200_000) * np.exp2(rng.uniform(-20.0, 20.0, 200_000))).astype(np.float32)
-    if of.name == "f8e4m3":  # torch gives NaN from there on
+    if of.name == "f8e4m3":  # torch gives NaN beyond
         values = values[np.abs(values) <= 464.0]
     assert np.array_equal(narrow(values, of), torch.from_numpy(values).to(theirs).view(torch.uint8).numpy())
     assert np.array_equal(widen(CODES, of), torch.from_numpy(CODES).view(theirs).double().numpy(), equal_nan=True)

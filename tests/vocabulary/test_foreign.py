@@ -1,4 +1,4 @@
-"""JSON from outside: what our files hold comes through, and what would harm is refused before it costs anything."""
+"""JSON from outside: our own files' content is accepted, and harmful content is refused before it costs anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_json_value_comes_through(value: object, escaped: bool) -> None:
     try:
         text = json.dumps(value, ensure_ascii=escaped).encode()
     except UnicodeEncodeError:
-        return  # half a character, which is no text
+        return  # half a surrogate pair, which is not text
     assert foreign.parse(text, "here") == value
 
 

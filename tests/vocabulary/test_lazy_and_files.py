@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used, and files that are written whole."""
+"""Names that are imported on first use, and files that are written atomically."""
 
 from __future__ import annotations
 

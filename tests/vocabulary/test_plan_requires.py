@@ -1,4 +1,4 @@
-"""What a launch plan says of the shapes that its kernel serves."""
+"""The shapes that a launch plan declares its kernel to serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are found without importing what they stand for, and a broken plug-in costs a sentence."""
+"""Names are found without importing their modules, and a broken plug-in only costs a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Third-party implementations to compare with: each optional, each found at run time."""
+"""Third-party implementations to compare with; each is optional and detected at run time."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
 )
 
 
-Own = Mapping[str, CodeSource]  # baselines of a user's own by their names, and how they are found
+Own = Mapping[str, CodeSource]  # the user's own baselines: a name, and where the code is
 
 
 def find(operator: Operator, target: Target, own: Own | None = None) -> list[str]:
-    """The names of those that can run this operator here."""
+    """The names of the baselines that can run this operator here."""
     candidates = [*(make() for make in BASELINES.working()), *(by_name(name, own) for name in own or ())]
     return [one.name for one in candidates if one.missing(operator, target) is None]
 
 
 def raced(names: Sequence[str], beside: Operator | None = None, *, packs: bool = False) -> list[str]:
-    """Those that take part without being asked for by name: not what takes long to start or repeats another.
+    """The baselines that take part by default, without those that start slowly or repeat another one.
 
-    `beside`: where they are only shown beside kernels of this operator, those with weights packed ahead as well;
-    `packs`: and those kernels pack theirs, too.
+    `beside`: if they are only shown for comparison with kernels of this operator, those with prepacked weights are
+    included; `packs`: so are they if those kernels prepack their weights too.
     """
     classes = {name: BASELINES.get(name) for name in names if name in BASELINES}
     able = [name for name in names if not getattr(classes.get(name), "on_request", False)]
@@ -60,7 +60,7 @@ def raced(names: Sequence[str], beside: Operator | None = None, *, packs: bool =
 
 
 def light(names: Sequence[str], own: Own | None = None) -> list[str]:
-    """Those that import nothing that takes seconds."""
+    """The baselines without imports that take seconds."""
     return [name for name in names if not getattr(by_name(name, own), "imports", ())]
 
 

@@ -18,19 +18,19 @@ Timer: TypeAlias = "Callable[[Callable[[], None]], float]"  # the seconds of one
 
 
 class Baseline(Protocol):
-    """A vendor's or peer's implementation. It is verified and timed like any kernel.
+    """A vendor's or other third party's implementation. It is verified and timed like any kernel.
 
-    One with an attribute `on_request` that is true takes part only where it is asked for by name. An attribute
-    `imports` names the modules that take long to import, or is a function of the operator that does: they are imported
-    while the search continues and has the device. One whose weights are packed ahead of its calls has a static method
-    `ahead`, which says beside which operators it is shown unasked; libraries never choose it.
+    If the attribute `on_request` is true, it takes part only when requested by name. An attribute `imports` names
+    modules that are slow to import, or is a function of the operator that returns them: they are imported while the
+    search is still running and using the device. A baseline with prepacked weights has a static method `ahead`, which
+    tells for which operators it is shown by default; libraries never choose it.
     """
 
     @property
     def name(self) -> str: ...
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        """Why it cannot run here, as a sentence; None if it can. Imports nothing heavy."""
+        """Why it cannot run here, as a sentence; None if it can. Must not import anything slow."""
         ...
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
@@ -44,8 +44,8 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class NewResult:
-    """For a library that has no form of a call with a given output. `call` alone is timed; `keep` then copies the
-    result to the output.
+    """For a library that has no call with an output argument. Only `call` is timed; `keep` then copies the result to
+    the output.
     """
 
     call: Callable[[], Any]
@@ -55,7 +55,7 @@ class NewResult:
         self.keep(self.call())
 
     def apart(self) -> tuple[Callable[[], None], Callable[[], object]]:
-        """The call, and what copies its latest result, if there is one."""
+        """The call, and a function that copies its latest result, if there is one."""
         latest: list[Any] = []
 
         def call() -> None:
@@ -66,10 +66,10 @@ class NewResult:
 
 @dataclass(frozen=True)
 class PackedAhead:
-    """A call whose weights a library has put into an order of its own, as it does once for a model that is run often.
+    """A call whose weights the library has packed into its own order, as is done once for a model that runs often.
 
-    `pack` does so again when they have changed. `places`: the addresses and bytes of what it made, which a cold run
-    must not find in caches. `keep` is that of NewResult.
+    `pack` repeats the packing when the weights change. `places`: the addresses and sizes in bytes of the packed data,
+    which must not be in caches for a cold run. `keep` is that of NewResult.
     """
 
     call: Callable[[], Any]
@@ -87,7 +87,7 @@ class PackedAhead:
 
 @dataclass(frozen=True)
 class OnCopies:
-    """A call of a library that has no kernel for tensors like these: it copies them, and that is part of the call."""
+    """A call of a library without a kernel for such tensors: it copies them, as part of the timed call."""
 
     call: Callable[..., None]
     form: str = "padded copies"
@@ -98,19 +98,19 @@ class OnCopies:
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A baseline with several implementations, of which it chooses the fastest as the worker times contenders."""
+    """A baseline with several implementations, which picks the fastest, timed in the same way as contenders."""
 
     def choose(
         self, operator: Operator, tensors: Mapping[str, Any], threads: int, seconds: Timer
     ) -> Callable[[], None]:
-        """In place of `prepare`."""
+        """Used instead of `prepare`."""
         ...
 
 
 @dataclass(frozen=True)
 class FunctionBaseline:
-    """A function of the user's own. As a reference does, it takes tensors, sizes and scalars by the names of its
-    parameters, and returns the outputs: one array, a tuple, or a mapping. On GPUs the tensors are torch's.
+    """A user-defined function. Like a reference, it takes tensors, sizes and scalars by parameter name, and returns the
+    outputs: one array, a tuple, or a mapping. On GPUs the tensors are torch tensors.
     """
 
     function: Callable[..., Any]
@@ -172,7 +172,7 @@ class FunctionBaseline:
 
 
 def baseline_of(thing: Any) -> Baseline | None:
-    """Of a class, of a function, or of a user's own kernel that brings one, or of its operators' class."""
+    """The baseline given by a class, a function, a user's own kernel that brings one, or its operator class."""
     if isinstance(thing, type) and isinstance(getattr(thing, "name", None), str) and hasattr(thing, "prepare"):
         baseline: Baseline = thing()
         return baseline

@@ -1,4 +1,4 @@
-"""BLAS libraries: through numpy, and by the C interface that OpenBLAS and MKL share."""
+"""BLAS libraries: through numpy, and through the C interface that OpenBLAS and MKL share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Cblas:
     called, remedy = "", ""
     files: Sequence[str] = ()
     set_threads: Sequence[str] = ()
-    # How the names of functions begin and end, and the integers of each kind of library.
+    # The prefix and suffix of function names, and the integer type, for each kind of library.
     spellings = (("", "", c_int), ("", "64_", c_int64), ("scipy_", "", c_int), ("scipy_", "64_", c_int64))
 
     def missing(self, operator: Operator, target: Target) -> str | None:
@@ -49,7 +49,7 @@ class _Cblas:
         return None if self.find() else f"{self.called} is not installed ({self.remedy})"
 
     def find(self) -> Path | None:
-        """The library's file: of a Python package, else of the system."""
+        """The library's file, from a Python package or else from the system."""
         folders = [*_packages(), *map(Path, (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_SYSTEM))]
         paths = (path for pattern in self.files for folder in folders for path in sorted(folder.glob(pattern)))
         return next(paths, None)
@@ -91,7 +91,7 @@ class _Cblas:
 
 
 class OpenBlas(_Cblas):
-    """The library that numpy calls where numpy was built with it, so it takes part by its name only."""
+    """Takes part only when requested by name, because numpy calls the same library if it was built with it."""
 
     name = "openblas"
     on_request = True
@@ -101,7 +101,7 @@ class OpenBlas(_Cblas):
 
 
 class Mkl(_Cblas):
-    """Through its single dynamic library, with 32-bit sizes."""
+    """MKL through its single dynamic library, with 32-bit sizes."""
 
     name = "mkl"
     called, remedy = "MKL", "pip install mkl"
@@ -110,7 +110,7 @@ class Mkl(_Cblas):
 
 
 def _packages() -> list[Path]:
-    """Where Python packages keep the libraries that they bring along."""
+    """Folders in which Python packages keep their bundled libraries."""
     prefix = Path(sys.prefix) / "lib"
     folders = [prefix]
     for name in ("scipy_openblas32", "scipy_openblas64", "numpy"):
@@ -122,9 +122,9 @@ def _packages() -> list[Path]:
 
 
 class NumpyBlas:
-    """matmul for products, and for expressions the calls that somebody would write.
+    """matmul for products, and for expressions the calls a numpy user would write.
 
-    The number of its threads is set through the worker's environment, which the BLAS reads when it is loaded.
+    The number of threads is set through the worker's environment, which the BLAS reads when it is loaded.
     """
 
     name = "numpy"

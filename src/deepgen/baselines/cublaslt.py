@@ -1,7 +1,7 @@
 """The best of cuBLASLt: every algorithm that its heuristic proposes is timed, and the fastest is the baseline.
 
-Where it has none, as for 8-bit types whose rows are not multiples of 16 bytes, it multiplies padded copies, and
-making them is part of the call. The few functions needed are called through ctypes.
+If there is none, as for 8-bit types whose rows are not multiples of 16 bytes, it multiplies padded copies, and copying
+is part of the call. The few functions needed are called through ctypes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _FLOATS: dict[str, Any] = {"f32": ctypes.c_float, "tf32": ctypes.c_float, "f64":
 
 
 class CublasLt:
-    """f32 is computed in f32 by multiply-adds; tensor cores take part where the operator's dtype says so.
-
-    8-bit floats are added up as the operator asks.
+    """f32 is computed in f32 by multiply-adds; tensor cores are used if the operator's dtype allows it. 8-bit floats
+    are accumulated as the operator specifies.
     """
 
     name = "cublaslt"
@@ -59,14 +58,15 @@ class CublasLt:
 
     @staticmethod
     def imports(operator: Operator) -> tuple[str, ...]:
-        """Torch may copy faster than the driver, where copies are needed. Imported with the device in hand, it kept a
-        search waiting for 3.5 of its 5 seconds."""
+        """Torch, if copies are needed, since it may copy faster than the driver. Importing it while holding the device
+        delayed a search by 3.5 of its 5 seconds.
+        """
         if not isinstance(operator, Gemm) or format_of(operator.a).bytes > 1:
             return ()
         return ("torch",) if any(True for _ in padded_forms(operator)) else ()
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
-        """The fastest by a clock of its own: each run follows the filling of a buffer larger than the cache."""
+        """The fastest algorithm, timed here: before each run, a buffer larger than the cache is filled."""
         driver = Driver(CUDA)
         ballast = driver.alloc(_BALLAST)
         start, end = driver.event(), driver.event()
@@ -104,18 +104,18 @@ class CublasLt:
                     taken = median(seconds(call) for _ in range(_FINAL_TRIES))
                     best = (taken, call) if best is None or taken < best[0] else best
                     if padded != operator:
-                        break  # more padding only costs more
+                        break  # more padding is only slower
             if best is None:
                 raise none
             return best[1]
 
 
 class _NoAlgorithm(DeepgenError):
-    """cuBLASLt cannot multiply what lies in memory like this."""
+    """cuBLASLt has no algorithm for operands with this memory layout."""
 
 
 class _Algorithms:
-    """One product by any algorithm. cuBLASLt is column-major: C^T = op(B)^T op(A)^T is the row-major product."""
+    """All algorithms for one product. cuBLASLt is column-major: C^T = op(B)^T op(A)^T is the row-major product."""
 
     def __init__(self, driver: Driver, handle: Handle, gemm: Gemm, matrices: Matrices) -> None:
         self.gemm, self.matrices = gemm, matrices
@@ -135,14 +135,14 @@ class _Algorithms:
         self._workspace = c_void_p(self.memory(WORKSPACE))
 
     def memory(self, size: int) -> int:
-        """Memory for as long as this is used."""
+        """Device memory that is freed together with this object."""
         address = self._driver.alloc(size)
-        # One process times many products; at its end the context may be gone before this is.
+        # One process times many products; at exit the context may be destroyed before this object.
         weakref.finalize(self, self._driver.free, address).atexit = False
         return address
 
     def best(self, addresses: Mapping[str, int], seconds: Timer) -> Callable[..., None]:
-        """The fastest algorithm: all are tried a few times, the best few and the heuristic's own choice again."""
+        """The fastest algorithm: all are timed a few times, then the best few and the heuristic's first again."""
         self._addresses = tuple(c_void_p(addresses[name]) for name in "BAC")
         calls = [self._call(heuristic) for heuristic in self._proposals]
         order = sorted((self._median(call, seconds, _TRIES), i) for i, call in enumerate(calls))
@@ -155,7 +155,7 @@ class _Algorithms:
         b, a, c = self._addresses
         first, second, result, _ = self._layouts
         size, on = c_size_t(chosen.workspace), c_void_p(0)
-        # Kept as they are passed: making them again for each call would take longer than many a launch.
+        # Created once: creating them for each call would take longer than many launches.
         arguments = (
             self._product, byref(self._alpha), b, first, a, second, byref(self._beta), c, result, c, result,
             byref(chosen), self._workspace, size, on,
@@ -173,7 +173,7 @@ class _Algorithms:
         try:
             run()
             self._driver.synchronize()
-        except DeepgenError:  # proposed but not runnable: it happens
+        except DeepgenError:  # an algorithm may be proposed that cannot run
             return inf
         return median(seconds(run) for _ in range(tries))
 
@@ -181,7 +181,7 @@ class _Algorithms:
 def _on_copies(
     driver: Driver, algorithms: _Algorithms, matrices: Matrices, addresses: Mapping[str, int], seconds: Timer
 ) -> OnCopies:
-    """The operands that lie otherwise are copied, one after the other, and so is the result. What pads them is zero."""
+    """The product on copies of operands with another layout; the result is copied back. Padding is zero."""
     gemm, places = algorithms.gemm, dict(addresses)
     before: list[Callable[[int], None]] = []
     after: list[Callable[[int], None]] = []
@@ -213,14 +213,14 @@ def _on_copies(
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Matrices behind each other in a device's memory: each so many rows, and the bytes from row to row."""
+    """Consecutive matrices in device memory, each with this many rows at this distance in bytes."""
 
     address: int
     height: int
     pitch: int
 
     def interface(self, shape: tuple[int, int, int], unit: int) -> dict[str, Any]:
-        """The CUDA array interface, in integers of so many bytes."""
+        """The CUDA array interface, with integers of this many bytes as elements."""
         batch, rows, width = shape
         strides = (self.height * self.pitch, self.pitch, unit)
         typestr = f"{'|' if unit == 1 else '<'}i{unit}"
@@ -231,9 +231,9 @@ class DeviceRows:
 def _fastest_copy(
     driver: Driver, to: DeviceRows, source: DeviceRows, shape: tuple[int, int, int], seconds: Timer
 ) -> Callable[[int], None]:
-    """One call that copies the rows of all matrices: the driver's, or torch's where that is faster."""
+    """One call that copies the rows of all matrices: the driver's, or torch's if it is faster."""
     ways = [_driver_copy(driver, to, source, shape)]
-    with suppress(DeepgenError):  # torch need not be there
+    with suppress(DeepgenError):  # torch may be missing
         ways.append(_torch_copy(to, source, shape))
     taken = [median(seconds(lambda: way(0)) for _ in range(_TRIES)) for way in ways]  # noqa: B023
     return ways[taken.index(min(taken))]
@@ -255,7 +255,7 @@ def _driver_copy(
 
 
 def _torch_copy(to: DeviceRows, source: DeviceRows, shape: tuple[int, int, int]) -> Callable[[int], None]:
-    """In elements as wide as all rows allow."""
+    """The copy uses elements as wide as the alignment of all rows allows."""
     from deepgen.baselines.torch_gpu import device_view, gpu_torch
 
     torch = gpu_torch()
@@ -276,7 +276,7 @@ def _scalar(value: float, compute: str) -> Any:
     return ctypes.c_int32(int(value)) if compute == "i32" else _FLOATS[compute](value)
 
 
-# cudaDataType, cublasComputeType_t and the attributes' numbers, as cublas_api.h and cublasLt.h give them.
+# cudaDataType, cublasComputeType_t and attribute numbers from cublas_api.h and cublasLt.h.
 TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 COMPUTE = {"f32": 68, "f64": 70, "i32": 72, "tf32": 77}
 _TRANSPOSE_A, _TRANSPOSE_B, _FAST_SUMS = 3, 4, 25
@@ -301,7 +301,7 @@ _DEVICE = 2  # CU_MEMORYTYPE_DEVICE
 
 
 class CopySide(ctypes.Structure):
-    """The half of CUDA_MEMCPY3D that tells where rows are."""
+    """The part of CUDA_MEMCPY3D that describes one side's memory."""
 
     _fields_ = (
         *((name, c_size_t) for name in ("x", "y", "z", "lod")),
@@ -318,7 +318,7 @@ class Copy3D(ctypes.Structure):
 
 
 def find() -> Path | None:
-    """The newest library of a Python package, else of a toolkit."""
+    """The newest library, from a Python package or else from a toolkit."""
     spec = importlib.util.find_spec("nvidia")
     packages = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     paths = [path for folder in packages for path in folder.glob("*/lib/libcublasLt.so.*[0-9]")]
@@ -327,7 +327,7 @@ def find() -> Path | None:
 
 
 class Handle:
-    """The library, opened."""
+    """The loaded library."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -335,9 +335,9 @@ class Handle:
         self._call("cublasLtCreate", byref(self._handle))
 
     def product(self, compute: str, transposed: tuple[bool, bool], fast_sums: bool = False) -> c_void_p:
-        """The description of a product; scale factors have the type that is computed in.
+        """The descriptor of a product; scale factors have the compute type.
 
-        `fast_sums`: 8-bit floats are added up as the tensor cores do it, with fewer bits than f32 has.
+        `fast_sums`: 8-bit floats are accumulated as the tensor cores do it, with fewer bits than f32.
         """
         out = c_void_p()
         scale = {"tf32": "f32"}.get(compute, compute)
@@ -370,7 +370,7 @@ class Handle:
     def algorithms(
         self, product: c_void_p, layouts: tuple[c_void_p, ...], count: int, workspace: int
     ) -> list[Heuristic]:
-        """What the library's heuristic proposes, best guess first, each with a workspace of no more than that."""
+        """The algorithms proposed by the library's heuristic, best guess first, within this workspace size."""
         preference, size = c_void_p(), c_uint64(workspace)
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         self._call("cublasLtMatmulPreferenceSetAttribute", preference, _WORKSPACE, byref(size), c_size_t(8))
@@ -388,7 +388,7 @@ class Handle:
         return [result for result in results[: returned.value] if result.state == 0]
 
     def call(self, *arguments: Any) -> int:
-        """cublasLtMatmul, its status as answer."""
+        """Call cublasLtMatmul and return its status."""
         return int(self._library.cublasLtMatmul(self._handle, *arguments))
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""CUTLASS's kernels in its Python DSL: those that nvMatmulHeuristics ranks first are timed, and the fastest taken."""
+"""CUTLASS's kernels in its Python DSL: those that nvMatmulHeuristics ranks first are timed, and the fastest is used."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from deepgen.vocabulary import DeepgenError
 
 _PACKAGE, _RANKS = "nvidia-cutlass-operators", "nvMatmulHeuristics"
 _LETTERS = {"f16": "H", "bf16": "T", "f32": "S"}  # as nvMatmulHeuristics names formats
-_CHIPS = ("H200_SXM", "H100_SXM", "H20_SXM", "B200", "A100_SXM_80GB", "L40S", "RTX_4090")  # that it knows, by names
-_PROPOSED = 64  # configs that it is asked for
+_CHIPS = ("H200_SXM", "H100_SXM", "H20_SXM", "B200", "A100_SXM_80GB", "L40S", "RTX_4090")  # supported GPUs, by name
+_PROPOSED = 64  # configs requested from it
 _TRIED, _TRIES = 8, 5
 
 
 class CutlassDesign(NamedTuple):
-    """What tells kernels apart: rows and columns of a block's tile, and of a cluster's blocks."""
+    """The design of a kernel: rows and columns of a block's tile, and of a cluster in blocks."""
 
     tile: tuple[int, int]
     cluster: tuple[int, int]
 
 
 class CutlassDsl:
-    """Compiling takes seconds for each kernel, so it takes part by its name only."""
+    """Compiling takes seconds for each kernel, so it takes part only when requested by name."""
 
     name = "cutlass-dsl"
     on_request = True
@@ -54,7 +54,7 @@ class CutlassDsl:
         return None if find_spec("torch") else "torch, whose tensors it takes, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
-        """The fastest by torch's events."""
+        """The fastest kernel, timed with torch's events."""
         torch = gpu_torch()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -93,7 +93,7 @@ class CutlassDsl:
 
 
 def proposed(gemm: Gemm, device: str) -> list[CutlassDesign]:
-    """What nvMatmulHeuristics proposes on a GPU of this name, the best first; nothing for one that it does not know."""
+    """The configs nvMatmulHeuristics proposes for a GPU of this name, best first; empty if it does not know the GPU."""
     import nvMatmulHeuristics as heuristics
 
     chip_name = next((name for name in _CHIPS if name.partition("_")[0] in device), None)
@@ -115,7 +115,9 @@ def proposed(gemm: Gemm, device: str) -> list[CutlassDesign]:
 
 
 def ranked(designs: Sequence[CutlassDesign], wanted: Sequence[CutlassDesign]) -> list[int]:
-    """Places of kernels: by the first proposal of their tile and cluster, then of their tile, then all others."""
+    """Indices of kernels: ordered by the first proposal with the same tile and cluster, then with the same tile, then
+    the rest.
+    """
     whole = {design: place for place, design in reversed(list(enumerate(wanted)))}
     tiles = {design.tile: place for place, design in reversed(list(enumerate(wanted)))}
 

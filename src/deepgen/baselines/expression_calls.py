@@ -1,7 +1,8 @@
-"""An expression as calls of torch or numpy: what somebody would write who has that alone.
+"""An expression as calls of torch or numpy, as a user with only that library would write it.
 
-Each stage is a few calls on whole tensors, with a dimension for every axis of the stage. Formats are those of the
-expression, but where torch widens by itself: one operation on 16-bit numbers, and a sum of them, are one call each.
+Each stage becomes a few calls on whole tensors, with one dimension for each axis of the stage. Formats are those of the
+expression, except where torch converts internally: a single operation on 16-bit numbers is one call, and so is a sum of
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FORMATS = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "uint8",
     "i32": "int32", "i64": "int64",
 }  # fmt: skip
-# Operators of Python, as they take numbers on either side.
+# Python operators, which accept numbers on either side.
 _INFIX: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
     "lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne, "and": operator.and_,
@@ -47,7 +48,7 @@ _INFIX: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class ArrayCalls:
-    """numpy's calls."""
+    """Calls of numpy."""
 
     name = "numpy"
     lacks = frozenset({"bf16", "erf"})  # formats and functions
@@ -102,7 +103,7 @@ class ArrayCalls:
 
 
 class TorchCalls(ArrayCalls):
-    """torch's, on the device of the tensors."""
+    """Calls of torch, on the device of the tensors."""
 
     name = "torch"
     lacks = frozenset()
@@ -160,7 +161,7 @@ class TorchCalls(ArrayCalls):
 
 
 def unfit(expression: Expression, calls: type[ArrayCalls] = TorchCalls) -> str | None:
-    """Why it is no few calls of that library; None where it is."""
+    """Why the expression is not a few calls of that library; None if it is."""
     formats = {*(tensor.dtype for tensor in expression.tensors), *(stage.dtype for stage in expression.stages)}
     if not formats <= {*_FORMATS} - calls.lacks:
         return f"{calls.name} does not support all formats of {expression.name}"
@@ -177,7 +178,7 @@ def _unfit(stage: Stage, name: str) -> str | None:
         return f"{name} cannot express the indices of {stage.name} in a few calls"
     axes = {axis.name for axis in (*stage.axes, *stage.reduced)}
     if stage.reduce and not stage.scan and axes not in [{*at} for at in places] and _product(stage) is None:
-        # A library would store all of these products.
+        # A library would store all of these products in memory.
         return f"{stage.name} sums products of elements that are read more than once"
     if stage.reduce == "prod" and len(stage.reduced) > 1:
         return f"{name} multiplies along one axis at a time, not as {stage.name} does"
@@ -185,8 +186,9 @@ def _unfit(stage: Stage, name: str) -> str | None:
 
 
 def _product(stage: Stage) -> tuple[Read, Read] | None:
-    """The factors of a stage that is a product of matrices, of one or of many. Only in the formats of BLAS: of others
-    libraries have kernels with sums and results of their own."""
+    """The factors of a stage that is a matrix product or a batch of them. Only in formats that BLAS supports: in others
+    libraries have kernels with their own accumulation and result formats.
+    """
     value = stage.value
     if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
         return None
@@ -200,7 +202,7 @@ def _product(stage: Stage) -> tuple[Read, Read] | None:
 
 
 def call_of(calls: ArrayCalls, expression: Expression, tensors: Mapping[str, Any]) -> NewResult:
-    """Computes all outputs, which are then copied into their tensors."""
+    """A call that computes all outputs; `keep` copies them into their tensors."""
 
     def run() -> list[Any]:
         values = {one.name: tensors[one.name] for one in expression.tensors}
@@ -220,7 +222,7 @@ def of_torch(torch: Any, expression: Expression, tensors: Mapping[str, Any]) -> 
 
 
 class _Evaluated:
-    """A stage of these tensors and stages."""
+    """Evaluates one stage from the given tensors and earlier stages."""
 
     def __init__(self, calls: ArrayCalls, stage: Stage, values: Mapping[str, Any]) -> None:
         self._calls, self._stage, self._values = calls, stage, values
@@ -243,7 +245,7 @@ class _Evaluated:
         return calls.reduced(stage.reduce, self._whole(stage.value), along)
 
     def _multiplied(self, left: Read, right: Read) -> Any:
-        """As a batch of matrices: axes of both factors, of the left one, of the right one."""
+        """The stage as a batched matrix product: axes of both factors, of the left one, of the right one."""
         calls, kept = self._calls, [axis.name for axis in self._stage.axes]
         of_left, of_right = ([index.plain for index in read.indices] for read in (left, right))
         batch = [name for name in kept if name in of_left and name in of_right]
@@ -262,14 +264,14 @@ class _Evaluated:
         return calls.permute(apart, [order.index(name) for name in kept])
 
     def _whole(self, value: Value) -> Any:
-        """All of its elements: a constant alone depends on no axis, and has no tensor."""
+        """The value with all of its elements: a constant by itself has no axes and no tensor."""
         result = self._of(value)
         if not isinstance(result, self._calls.array):
             result = self._calls.full([1] * len(self._axes), result, value.dtype)
         return self._calls.expand(result, list(self._extents.values()))
 
     def _of(self, value: Value) -> Any:
-        """With one element along axes that it does not depend on; a constant is a number."""
+        """The value, with size 1 along axes that it does not depend on; a constant is a number."""
         if isinstance(value, Const):
             return value.value
         if isinstance(value, Read):
@@ -301,7 +303,7 @@ class _Evaluated:
 
 
 def _native(value: Value) -> Value:
-    """One operation on numbers of the result's format, without the casts that torch does by itself."""
+    """A single operation on numbers of the result's format, without the casts that torch performs internally."""
     if not (isinstance(value, Cast) and isinstance(value.value, (Unary, Binary))):
         return value
     operation = value.value

@@ -1,10 +1,11 @@
 """Shared by baselines of matrix products: what they support, memory layouts, and operands.
 
-And how long a product takes on a GPU in a vendor's library, which has a good kernel for every shape. Models of kernel
-families tell how long a kernel of ours takes. Without a model of its own, the vendor's time would be
-taken to grow at every shape that none of our kernels suits. This one is a roofline with tiles: the best of a few
-tiles, with K in one part or several, in as many rounds as the multiprocessors need. Constants were fitted to cuBLASLt's
-times on an H200. What counts is only how the time changes from shape to shape, as predictions begin at tuned shapes.
+Also a model of how long a product takes in a vendor's library on a GPU, which has a good kernel for every shape. The
+times of our kernels come from the models of kernel families. Without a separate model, the vendor's time would be
+predicted to grow at every shape that suits none of our kernels. The model is a roofline with tiles: the best of a few
+tiles, with K in one part or several, in as many waves as the multiprocessors need. Its constants were fitted to
+cuBLASLt's times on an H200. Only the change of the time between shapes matters, since predictions start from tuned
+shapes.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, dtype
 
-Matrices: TypeAlias = "dict[str, tuple[int, int, int]]"  # rows, columns, and elements from row to row
-_ALIGNED = 16  # bytes of rows, and elements of sizes, that libraries have kernels for in every format
+Matrices: TypeAlias = "dict[str, tuple[int, int, int]]"  # rows, columns, and row stride in elements
+_ALIGNED = 16  # alignment of rows in bytes and of sizes in elements for which libraries have kernels in every format
 
 
 def is_plain(gemm: Gemm) -> bool:
-    """Whether it is a product and nothing else."""
+    """Whether it is a product without scaling, bias or activation."""
     extras = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales)
     return extras == (1.0, 0.0, False, "none", "none")
 
 
 def product(operator: Operator, called: str) -> Gemm:
-    """The operator as a product. Raises BadInput for what `called` does not compute."""
+    """The operator as a product. Raises BadInput if it is not one, which `called` does not compute."""
     if not isinstance(operator, Gemm):
         raise BadInput(f"{called} has no {operator.name} here")
     return operator
 
 
 def factors(gemm: Gemm, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A and B as they are multiplied: views with the last two dimensions swapped where they are stored transposed."""
+    """A and B as factors: views with the last two dimensions swapped if they are stored transposed."""
     a, b = tensors["A"], tensors["B"]
     return (
         a if gemm.layout[0] == "n" else a.swapaxes(-1, -2),
@@ -46,15 +47,16 @@ def factors(gemm: Gemm, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def stored(gemm: Gemm) -> Matrices:
-    """The three matrices as they lie in memory."""
+    """The memory layouts of the three matrices."""
     m, n, k = gemm.m, gemm.n, gemm.k
     a, b = (m, k) if gemm.layout[0] == "n" else (k, m), (k, n) if gemm.layout[1] == "n" else (n, k)
     return {name: (rows, columns, columns) for name, (rows, columns) in zip("ABC", (a, b, (m, n)), strict=True)}
 
 
 def padded_forms(gemm: Gemm) -> Iterator[tuple[Gemm, Matrices]]:
-    """The product on copies: of the same sizes, with rows that begin at multiples of 16 bytes; with lengths of rows
-    filled up to a multiple of 16 elements, where they are none of 16 bytes; with all sizes filled up."""
+    """The product on copies: with the same sizes and rows aligned to 16 bytes; with row lengths that are not multiples
+    of 16 bytes padded to multiples of 16 elements; with all sizes padded.
+    """
     sizes = {"m": gemm.m, "n": gemm.n, "k": gemm.k}
     lengths = {"A": "k" if gemm.layout[0] == "n" else "m", "B": "n" if gemm.layout[1] == "n" else "k", "C": "n"}
     whole = {name: _ALIGNED // gcd(_ALIGNED, dtype(getattr(gemm, name.lower())).bytes) for name in lengths}
@@ -73,28 +75,28 @@ def up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-SIZES = ("M", "N", "K", "batch")  # that it depends on, beside the bytes of all tensors
-PARTS = 32  # of K, at most: 1, 2, 4, ...
-LEAST_K = 128  # of a part
-STEP = 64  # of K: what is not a multiple takes as long as the next one
-LINE = 128  # bytes: rows that begin at multiples of it are read in whole lines
+SIZES = ("M", "N", "K", "batch")  # sizes the model depends on, besides the bytes of all tensors
+PARTS = 32  # maximum number of parts of K: 1, 2, 4, ...
+LEAST_K = 128  # minimum K of a part
+STEP = 64  # K is rounded up to a multiple of this
+LINE = 128  # bytes: rows aligned to this are read in whole lines
 FIXED_SECONDS = 5.3e-6
-PARTS_SECONDS = 1.0e-6  # to add them up
+PARTS_SECONDS = 1.0e-6  # to add up the parts
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-_PEAK, _BANDWIDTH = 0.84, 0.86  # shares that are reached
-_CACHE_RATE = 142e9  # bytes a second that a multiprocessor reads from the L2 cache
+_PEAK, _BANDWIDTH = 0.84, 0.86  # fractions of the device's rates that are reached
+_CACHE_RATE = 142e9  # bytes per second that a multiprocessor reads from the L2 cache
 
 
 @dataclass(frozen=True)
 class VendorModel:
-    """Of one operator in all its shapes on one device."""
+    """The vendor's model for one operator in all its shapes on one device."""
 
     multiprocessors: int
     byte_seconds: float  # of memory
     tiles: tuple[tuple[int, int, float], ...]  # rows, columns, and seconds for each element of K
 
     def seconds(self, gemm: Gemm) -> float:
-        """The same is in runtime.h."""
+        """The same model is in runtime.h."""
         memory = gemm.least_bytes() * self.byte_seconds
         best = float("inf")
         for rows, columns, each in self.tiles:
@@ -109,7 +111,7 @@ class VendorModel:
 
 
 def vendor_model(operator: Operator, target: Target) -> VendorModel | None:
-    """None for what is not a product on a GPU."""
+    """The model; None unless the operator is a product on a GPU."""
     count = _multiprocessors(target)
     if not count or not isinstance(operator, Gemm):
         return None
@@ -122,7 +124,7 @@ def vendor_model(operator: Operator, target: Target) -> VendorModel | None:
 
 
 def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
-    """The sizes that are lengths of rows, and the bytes of an element, where it matters at which bytes rows begin."""
+    """The sizes that are row lengths, with the bytes of an element, if the alignment of rows matters."""
     if not _multiprocessors(target) or not isinstance(operator, Gemm):
         return {}
     a, b, c = (dtype(name).bytes for name in (operator.a, operator.b, operator.c))
@@ -130,18 +132,18 @@ def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
 
 
 def reached(operator: Operator, target: Target) -> float | None:
-    """Seconds by the vendor's model, where there is one."""
+    """Seconds according to the vendor's model, if there is one."""
     model = vendor_model(operator, target)
     return None if model is None else _seconds(model, operator)
 
 
 def _multiprocessors(target: Target) -> int | None:
-    """None for what is not a GPU."""
+    """None if the target is not a GPU."""
     count: int | None = getattr(target, "multiprocessors", None)
     return count
 
 
-@lru_cache(maxsize=4096)  # predictions ask for the same shapes again and again
+@lru_cache(maxsize=4096)  # predictions repeatedly ask for the same shapes
 def _seconds(model: VendorModel, operator: Operator) -> float:
     assert isinstance(operator, Gemm), "vendor_model has checked"
     return model.seconds(operator)

@@ -1,4 +1,4 @@
-"""PyTorch on the CPU, with the library that it chooses or with oneDNN. Imported in the worker only, when asked for."""
+"""PyTorch on the CPU, with the library that it chooses or with oneDNN. Imported only in the worker, when requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _INTEGERS = ("i8", "u8")
 
 
 def imported(threads: int | None = None) -> Any:
-    """torch, with that many threads. Tensors made of arrays need no gradients: the process keeps its own setting."""
+    """torch with this many threads. Tensors made from arrays need no gradients, so the process's setting is left
+    unchanged.
+    """
     try:
         import torch
     except ImportError as error:
@@ -31,7 +33,7 @@ def imported(threads: int | None = None) -> Any:
 
 
 class TorchCpu:
-    """The quickest call that torch has: into the given output, or with a new result where it has no such form."""
+    """The fastest call that torch has: with an output argument, or with a new result if there is no such call."""
 
     name = "torch"
     imports = ("torch",)
@@ -72,7 +74,9 @@ class TorchCpu:
 
 
 def _is_vector(operator: Gemm) -> bool:
-    """In bf16, one row by rows of weights: mv takes half the time of mm. In f32 they are equal, in f16 mv is slow."""
+    """In bf16, for a single row times rows of weights, mv takes half the time of mm. In f32 they are equal, in f16 mv
+    is slow.
+    """
     plain = (operator.alpha, operator.beta, operator.bias, operator.activation) == (1.0, 0.0, False, "none")
     return plain and operator.a == "bf16" and operator.m == operator.batch == 1 and operator.layout == "nt"
 
@@ -97,7 +101,7 @@ def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callab
 
 
 def unfit(operator: Operator) -> str | None:
-    """Why torch cannot compute this, wherever it runs; None when it can."""
+    """Why torch cannot compute this on any device; None if it can."""
     if isinstance(operator, Softmax):
         return uninstalled()
     if not isinstance(operator, Gemm):
@@ -118,14 +122,14 @@ def uninstalled() -> str | None:
 
 
 def bound(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
-    """The call on these tensors."""
+    """The call for these tensors."""
     a, b = factors(operator, t)
     return _with_activation(torch, operator.activation, _product(torch, operator, a, b, t), t["C"])
 
 
 def _product(torch: Any, operator: Gemm, a: Any, b: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
     c = t["C"]
-    multiply = torch.bmm if operator.batch > 1 else torch.mm  # what matmul would look up
+    multiply = torch.bmm if operator.batch > 1 else torch.mm  # as matmul would dispatch
     if operator.beta != 0.0:
         return lambda: torch.addmm(c, a, b, beta=operator.beta, alpha=operator.alpha, out=c)
     if operator.bias:
@@ -152,7 +156,7 @@ def _with_activation(torch: Any, activation: str, multiply: Callable[[], Any], c
 
 
 def shared_array(torch: Any, array: Array, dtype: str) -> Any:
-    """The array as a tensor over the same memory; numpy stores bf16 as integers."""
+    """The array as a tensor that shares its memory; numpy stores bf16 as integers."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bf16" else tensor
 
@@ -161,7 +165,7 @@ _ONEDNN_DTYPES = ("f32", "bf16", "f16")
 
 
 class OneDnn:
-    """x W^T, with bias and activation as one primitive. torch has it with a new result only, which is copied."""
+    """x W^T, with bias and activation as one primitive. torch only offers it with a new result, which is copied."""
 
     name = "onednn"
     imports = ("torch",)
@@ -195,16 +199,17 @@ class OneDnn:
         return run
 
 
-# Activations as oneDNN's primitives have them: a name and a form.
+# Activations as oneDNN's primitives name them: a name and an algorithm.
 _FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", ""),
           "tanh": ("tanh", ""), "sigmoid": ("sigmoid", "")}  # fmt: skip
 _FORMS = {"i8": "weights packed ahead, x as u8, sums as f32"}
 
 
 class OneDnnPacked:
-    """Convolutions with weights that were packed ahead of the calls, in whichever order oneDNN chooses.
+    """Convolutions with prepacked weights, in whichever order oneDNN chooses.
 
-    8-bit ones are those of quantized models: torch has them for u8, so each call turns x into that, and gives f32.
+    8-bit ones are those of quantized models: torch supports them for u8, so each call converts x to u8, and returns
+    f32.
     """
 
     name = "onednn-packed"
@@ -212,7 +217,7 @@ class OneDnnPacked:
 
     @staticmethod
     def ahead(operator: Operator) -> bool:
-        """Beside kernels that are given packed weights too, and those of i8: nobody else has them."""
+        """Shown for kernels that also take packed weights, and for i8, which no other baseline supports."""
         words = operator.parameters()
         return torch_named.is_packed(words) or words.get("dtype") == "i8"
 
@@ -241,7 +246,7 @@ class OneDnnPacked:
         t = {name: shared_array(torch, array, of[name]) for name, array in tensors.items() if name != "weight"}
         x = torch_named.channels_second(words, t["x"])
         options = torch_named.options_of(name, words, x)
-        line = x.dim() == 3  # as an image of one row
+        line = x.dim() == 3  # treated as an image with one row
         if line:
             x, options = x.unsqueeze(2), options.flat()
         packed: list[Any] = []
@@ -256,7 +261,7 @@ class OneDnnPacked:
         try:
             pack()
             convolution.run(packed[0])
-        except RuntimeError as error:  # as of bf16 on a CPU without it
+        except RuntimeError as error:  # for example bf16 on a CPU without support for it
             what = f"a torch and a CPU that support it ({str(error).partition(chr(10))[0]})"
             raise Missing(what, blocks="oneDNN cannot run", remedy="Compare with torch instead.") from error
 
@@ -274,7 +279,7 @@ class OneDnnPacked:
 
 
 def _plain_weight(torch: Any, operator: Operator, weight: Array) -> Any:
-    """In torch's order of dimensions."""
+    """The weight with torch's order of dimensions."""
     words = operator.parameters()
     layout = filter_layout(words["weight_layout"], len(words["layout"]) - 2)
     if layout is None or not layout.blocks:
@@ -307,7 +312,7 @@ class _FloatConvolution:
 
 
 class _QuantizedConvolution:
-    """Sums of u8 less 128 times i8; f32 holds them exactly up to 2**24."""
+    """Sums of (u8 - 128) times i8; f32 holds them exactly up to 2**24."""
 
     def __init__(
         self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions, activation: Any

@@ -1,4 +1,4 @@
-"""PyTorch on a GPU, and what it can be told to call: cuDNN, rocBLAS, hipBLASLt. Imported in the worker only."""
+"""PyTorch on a GPU, and libraries it can be made to call: cuDNN, rocBLAS, hipBLASLt. Imported only in the worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepgen.vocabulary import Missing
 
 
 class TorchGpu:
-    """torch.matmul, or addmm where there is something to add, into the given output; f32 is never rounded to tf32."""
+    """torch.matmul, or addmm if something is added, with an output argument; f32 is never rounded to tf32."""
 
     name = "torch-gpu"
     imports = ("torch",)
@@ -54,19 +54,19 @@ def gpu_torch() -> Any:
 
 
 def shared(torch: Any, tensor: Any) -> Any:
-    """The same memory as a tensor of torch's; the array interface has no bf16, so it travels as integers."""
+    """The same memory as a torch tensor; the array interface has no bf16, so it is passed as integers."""
     if tensor.dtype.name != "bf16":
         return torch.as_tensor(tensor, device="cuda")
     return device_view(torch, {**tensor.__cuda_array_interface__, "typestr": "<i2"}).view(torch.bfloat16)
 
 
 def device_view(torch: Any, interface: Mapping[str, Any]) -> Any:
-    """The memory that the CUDA array interface tells of."""
+    """The memory that a CUDA array interface describes."""
     return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=dict(interface)), device="cuda")
 
 
 class Cudnn:
-    """In the order of dimensions that its filters have: nchw. f32 is never rounded to tf32."""
+    """Convolutions with channels first (nchw), like its filters. f32 is never rounded to tf32."""
 
     name = "cudnn"
     imports = ("torch",)
@@ -98,7 +98,7 @@ class Cudnn:
     def _call(self, torch: Any, name: str, words: Mapping[str, Any], t: Mapping[str, Any], weight: Any) -> Any:
         x, y = (torch_named.channels_second(words, t[one]) for one in ("x", "y"))
         options = torch_named.options_of(name, words, x)
-        if x.dim() == 3:  # cuDNN has images of two dimensions and more
+        if x.dim() == 3:  # cuDNN requires at least two image dimensions
             x, y, weight = (one.unsqueeze(2) for one in (x, y, weight))
             options = options.flat()
         transposed = name in torch_named.TRANSPOSED
@@ -109,7 +109,7 @@ class Cudnn:
 
 
 class CudnnNhwc(Cudnn):
-    """With channels last, for which cuDNN has filters of its own order: they are put into it ahead of the calls."""
+    """Channels last, for which cuDNN has its own filter layout: the weights are packed into it before the calls."""
 
     name = "cudnn-nhwc"
     first = False
@@ -124,12 +124,12 @@ class CudnnNhwc(Cudnn):
         packed = source.contiguous(memory_format=formats[source.dim()])
         own = packed.squeeze(2) if weight.dim() == 3 else packed
         call, places = super()._call(torch, name, words, t, own), ((packed.data_ptr(), packed.nbytes),)
-        # Where they lie in cuDNN's order, as `weight_layout=ohwi`, nothing is copied.
+        # If the weights are already in cuDNN's order, as with `weight_layout=ohwi`, nothing is copied.
         return call if packed is source else PackedAhead(call, partial(packed.copy_, source), lambda: places)
 
 
 class Sdpa:
-    """torch's attention by one of its kernels: what cuDNN has."""
+    """torch's attention with a fixed backend, here cuDNN."""
 
     name, backend = "sdpa-cudnn", "cudnn"
     imports = ("torch",)
@@ -150,7 +150,7 @@ class Sdpa:
         }  # fmt: skip
 
         def call() -> Any:
-            # Settings of the process, which other contenders have set to theirs.
+            # Process-wide settings, which other contenders may have changed.
             for backend, enable in switches.items():
                 enable(backend == self.backend)
             return run.call()
@@ -164,19 +164,19 @@ class Sdpa:
 
 
 class SdpaFlash(Sdpa):
-    """By FlashAttention, as torch has it."""
+    """FlashAttention as bundled with torch."""
 
     name, backend = "sdpa-flash", "flash"
 
 
 class SdpaEfficient(Sdpa):
-    """By the kernels of CUTLASS that need little memory."""
+    """CUTLASS's memory-efficient kernels."""
 
     name, backend = "sdpa-efficient", "efficient"
 
 
 class SdpaMath(Sdpa):
-    """By products and a softmax, with all scores in memory: by its name only."""
+    """Products and a softmax, with all scores in memory; only when requested by name."""
 
     name, backend = "sdpa-math", "math"
     on_request = True
@@ -199,7 +199,7 @@ class _Rocm:
         run = bound(torch, operator, {name: shared(torch, tensor) for name, tensor in tensors.items()})
 
         def call() -> None:
-            # A setting of the process, which other contenders have set to theirs.
+            # A process-wide setting, which other contenders may have changed.
             torch.backends.cuda.preferred_blas_library(self.preferred)
             run()
 
@@ -207,21 +207,21 @@ class _Rocm:
 
 
 class RocBlas(_Rocm):
-    """By the heuristic of the library."""
+    """rocBLAS, with its own heuristic."""
 
     name, called, preferred = "rocblas", "rocBLAS", "hipblas"
 
 
 class HipBlasLt(_Rocm):
-    """By the heuristic of the library."""
+    """hipBLASLt, with its own heuristic."""
 
     name, called, preferred = "hipblaslt", "hipBLASLt", "hipblaslt"
 
 
 class TorchCompile:
-    """What Inductor makes of the operator: a template of its own, fused with what follows, or a library's call.
+    """The operator compiled by Inductor: one of its templates, fused with what follows, or a library call.
 
-    It takes up to minutes to start, so it takes part by its name only.
+    It takes up to minutes to start, so it takes part only when requested by name.
     """
 
     name = "torch-compile"

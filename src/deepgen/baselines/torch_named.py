@@ -1,5 +1,6 @@
-"""torch's calls for operators that are told by words (convolutions, normalisations, sums of rows and running sums), or
-by an expression."""
+"""torch's calls for operators described by parameters (convolutions, normalisations, row sums and running sums) or by
+an expression.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2
 
 
 def unfit(operator: Operator, *, packed: bool = False) -> str | None:
-    """Why torch has no single call for it; None when it has. `packed`: weights are brought into its order before."""
+    """Why torch has no single call for it; None if it has one. `packed`: weights are packed beforehand."""
     if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
         return expression_calls.unfit(operator.expression())
     if not (operator.name in CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
@@ -52,7 +53,7 @@ def _is_one_call(operator: Operator) -> bool:
 
 
 def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
-    """The call on these tensors, of an operator that torch is fit for."""
+    """The call for these tensors, of an operator that torch supports."""
     if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
         return expression_calls.of_torch(torch, operator.expression(), t)
     words = operator.parameters()
@@ -81,7 +82,7 @@ def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
 
 
 def epilogue_of(words: Words) -> tuple[bool, list[str]]:
-    """Whether a bias comes first, which convolutions add themselves, and the steps after it."""
+    """Whether the first step is a bias, which convolutions add themselves, and the steps after it."""
     steps = [step for step in words.get("epilogue", NONE).split(",") if step != NONE]
     return steps[:1] == ["bias"], steps[steps[:1] == ["bias"] :]
 
@@ -101,13 +102,13 @@ def _layout(words: Words) -> PackedLayout | None:
 
 
 def is_packed(words: Words) -> bool:
-    """Whether a weight has blocks: torch reads any order of dimensions."""
+    """Whether a weight has a blocked layout: torch reads any order of dimensions, but no blocks."""
     layout = _layout(words) if "layout" in words else None
     return layout is not None and bool(layout.blocks)
 
 
 def filters(name: str, words: Words, weight: Any) -> Any:
-    """A view of a convolution's weight, which has no blocks, with the dimensions in torch's order."""
+    """A view of a convolution's unblocked weight with the dimensions in torch's order."""
     layout = _layout(words)
     if layout is not None:
         view = weight.permute([layout.order.index(dimension) for dimension in range(layout.dimensions)])
@@ -120,7 +121,7 @@ def filters(name: str, words: Words, weight: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConvolutionOptions:
-    """A number for each dimension."""
+    """One number for each image dimension."""
 
     stride: list[int]
     pad: list[int]
@@ -129,13 +130,13 @@ class ConvolutionOptions:
     groups: int
 
     def flat(self) -> ConvolutionOptions:
-        """Of a line as an image of one row."""
+        """The options of a 1D convolution as those of an image with one row."""
         stride, dilation = [1, *self.stride], [1, *self.dilation]
         return ConvolutionOptions(stride, [0, *self.pad], dilation, [0, *self.out_pad], self.groups)
 
 
 def options_of(name: str, words: Words, x: Any) -> ConvolutionOptions:
-    """`x` has its channels second."""
+    """`x` has channels as its second dimension."""
 
     def each(word: str, usual: int) -> list[int]:
         value = words.get(word, usual)
@@ -151,7 +152,7 @@ def channels_second(words: Words, x: Any) -> Any:
 
 
 def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: Any = None) -> Callable[[], Any]:
-    """A new result, laid out like `x`; `weight` has the dimensions in torch's order."""
+    """A call with a new result in the layout of `x`; `weight` has the dimensions in torch's order."""
     image, functional = channels_second(words, x), torch.nn.functional
     options = options_of(name, words, image)
     named: dict[str, Any] = {"stride": options.stride, "padding": options.pad, "dilation": options.dilation}

@@ -13,7 +13,7 @@ _TILES = ((128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128
 
 
 def configs() -> Any:
-    """Tiles of C, steps along K, warps and stages, from large products to thin ones."""
+    """Tiles of C, steps along K, warps and stages, for large products to narrow ones."""
     return [
         triton.Config({"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "BAND": 8}, num_warps=warps, num_stages=stages)
         for rows, columns, depth, warps, stages in _TILES
@@ -25,7 +25,7 @@ def product(
     a, b, c, M, N, K, a_row, a_column, b_row, b_column, c_row,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
-    """One tile of C. Tiles are taken in bands of rows, so that those at work together read the same parts of B."""
+    """One tile of C. Tiles are grouped into bands of rows, so that concurrent programs read the same parts of B."""
     number, down, across = tl.program_id(0), tl.cdiv(M, ROWS), tl.cdiv(N, COLUMNS)
     band = number // (BAND * across)
     height = tl.minimum(down - band * BAND, BAND)

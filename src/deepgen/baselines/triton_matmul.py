@@ -1,4 +1,4 @@
-"""Triton with its own autotuner: a usual matrix product, the fastest of a dozen configs."""
+"""Triton with its own autotuner: a standard matrix product, the fastest of a dozen configs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DTYPES = ("f16", "bf16", "f32")
 
 
 class TritonMatmul:
-    """Its configs are compiled and timed before the race, which takes a minute: it takes part by its name only."""
+    """Its configs are compiled and timed before the race, which takes a minute, so only on request by name."""
 
     name = "triton"
     on_request = True

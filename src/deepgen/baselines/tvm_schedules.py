@@ -1,6 +1,6 @@
-"""Products by Apache TVM on CPUs: tiles of several sizes are compiled, and the fastest is the rival.
+"""Products by Apache TVM on CPUs: tiles of several sizes are compiled, and the fastest is the baseline.
 
-MetaSchedule, TVM's own tuner, did not finish with the release that this was written for.
+MetaSchedule, TVM's own tuner, did not finish with the release used during development.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from deepgen.vocabulary import BadInput, Missing
 _DTYPES = {"f32": "float32", "f64": "float64"}
 _TILES = ((4, 16, 4), (6, 16, 4), (8, 8, 8), (6, 32, 4), (12, 32, 4), (8, 64, 4))  # rows, columns, steps of K
 _TRIES = 3
-_ALIGNED = 64  # bytes: what TVM's code takes for granted
+_ALIGNED = 64  # bytes: the alignment that TVM's code assumes
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 _ACTION_BYTES = 256  # enough for a `struct sigaction`
-_ALL_CORES = 1  # one of TVM's names for the cores that its threads run on
+_ALL_CORES = 1  # TVM's number for the set of cores its threads run on
 
 
 class Tvm:
-    """Blocks of C in registers, vectors along a row, threads over blocks. Compiling takes seconds: by name only."""
+    """Register tiles of C, vectors along rows, threads over tiles. Compiling takes seconds, so only when requested by
+    name.
+    """
 
     name = "tvm"
     on_request = True
@@ -80,7 +82,7 @@ class Tvm:
 
 
 def _compiled(tvm: Any, gemm: Gemm, rows: int, columns: int, depth: int) -> Any:
-    """One schedule: a block of C is summed up in registers over all of K, then stored."""
+    """One schedule: a register tile of C is accumulated over all of K, then stored."""
     te, of = tvm.te, _DTYPES[gemm.a]
     shapes = {"A": (gemm.m, gemm.k), "B": (gemm.k, gemm.n)}
     transposed = {"A": gemm.layout[0] == "t", "B": gemm.layout[1] == "t"}
@@ -115,7 +117,9 @@ def _compiled(tvm: Any, gemm: Gemm, rows: int, columns: int, depth: int) -> Any:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """TVM takes over signals when it is imported, for which the kernels of the same process would be blamed."""
+    """TVM installs signal handlers when imported; with them, its crashes would be attributed to kernels of the same
+    process.
+    """
     libc = ctypes.CDLL(None)
     before = {number: ctypes.create_string_buffer(_ACTION_BYTES) for number in _CRASHES}
     for number, action in before.items():

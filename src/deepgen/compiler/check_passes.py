@@ -1,6 +1,6 @@
 """Checks that passes preserve semantics: the loop IR is interpreted after each pass, and results are compared.
 
-The first form is compared with the expression itself. Inputs are small integers, so sums are exact.
+The result after the first pass is compared with the expression itself. Inputs are small integers, so sums are exact.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary import BadInput, DeepgenError, dtype
 from deepgen.vocabulary.dtypes import narrow
 
-_BARRIERS = "barriers"  # the pass after which threads of a block no longer do each statement together
+_BARRIERS = "barriers"  # the pass after which the threads of a block no longer execute each statement in lockstep
 _ENOUGH_POINTS, _MOST_POINTS = 1 << 16, 1 << 23
-_FEW = 7  # iterations, as those over the taps of a filter, are left alone
-_LARGEST = 4  # number of an input
+_FEW = 7  # loops with few iterations, such as those over the taps of a filter, are left alone
+_LARGEST = 4  # absolute value of an input
 
 
 @dataclass(frozen=True)
 class PassCheck:
-    """The passes that were checked, and where the last of them is wrong, how."""
+    """The passes that were checked and, if the last of them is wrong, what is wrong."""
 
     names: tuple[str, ...]
     wrong: str = ""
@@ -46,7 +46,7 @@ class PassCheck:
 def check_passes(
     expression: Expression, lowered: Iterable[tuple[str, Lowered]], machine: Machine, seed: int = 0
 ) -> PassCheck:
-    """Up to the first pass that changes a result, or after which something is done that no correct kernel does."""
+    """Checks up to the first pass that changes a result, or whose output does something that no correct kernel does."""
     inputs, names = whole_inputs(expression, seed), []
     operator = ExpressionOperator(expression)
     answers, first = operator.reference(inputs), dict[str, Array]()
@@ -81,7 +81,7 @@ def whole_inputs(expression: Expression, seed: int) -> dict[str, Array]:
 
 
 def check_small(expression: Expression, schedule: Schedule, machine: Machine) -> tuple[str, PassCheck]:
-    """The same on small sizes, which are returned as text: axes are halved while the schedule is legal."""
+    """The same check on smaller sizes, which are returned as text: axes are halved while the schedule remains legal."""
     small, lowered, refusal = expression, list(passes(expression, schedule, machine)), "nothing"
     refused: set[tuple[tuple[str, str], ...]] = set()
     while _points(small) > _ENOUGH_POINTS:
@@ -109,13 +109,14 @@ def _points(expression: Expression) -> int:
 
 
 def _extents(expression: Expression) -> dict[tuple[str, str], int]:
-    """Of the axes that decide how large the others are: those of results, and those that are reduced."""
+    """The extents of axes that determine all others: those of results, and reduced axes."""
     stages = [(s, (*(s.axes if s.name in expression.outputs else ()), *s.reduced)) for s in expression.stages]
     return {(stage.name, axis.name): axis.extent for stage, axes in stages for axis in axes}
 
 
 def _halves(expression: Expression) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Axes to halve, the longest first: all of one extent, as they may be one and the same, then each alone."""
+    """Axes to halve, the longest first: all axes of one extent together, as they may have to stay equal, then each
+    alone."""
     extents = _extents(expression)
     for extent in sorted({e for e in extents.values() if e > _FEW}, reverse=True):
         alike = tuple(axis for axis, e in extents.items() if e == extent)
@@ -124,7 +125,7 @@ def _halves(expression: Expression) -> Iterator[tuple[tuple[str, str], ...]]:
 
 
 def _shrunk(expression: Expression, extents: Mapping[tuple[str, str], int]) -> Expression:
-    """With some axes of these extents; what others read has as many elements as they reach."""
+    """The expression with new extents for some axes; tensors and stages that are read shrink to what is accessed."""
     needed: dict[str, list[int]] = {}
     stages: list[Stage] = []
     for stage in reversed(expression.stages):

@@ -1,7 +1,7 @@
 """A rough cost model that ranks configs, as a `Cost` on every kind of target.
 
-`Counts` are the work of a launch of matrix products as functions of knobs, so that many configs are compared before
-any is built. For others the built loops are counted. It is good enough for a start; the search measures.
+`Counts` are the work of a launch of matrix products as functions of knobs, so that many configs are compared before any
+is built. For other operators the built loops are counted. It is good enough for a start; the search measures.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from deepgen.targets import Cpu, Gpu
 from deepgen.vocabulary import dtype
 
 _CLOCK = 1.7e9
-_BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocessor
+_BANKS = 128 * _CLOCK  # bytes per second from a multiprocessor's shared memory
 _MATRICES = 512  # bytes of the four matrices that a warp loads at once
-_L2 = 6.5e10  # bytes a second for each multiprocessor
-_LATENCY = 0.9e-6  # until what was asked for has come from memory
-_ITERATION = 0.08e-6  # of an iteration's barrier and waits
-_ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results
-_ALONE = 0.5  # of the rate that one warp on each part of a multiprocessor comes to
-_ALONE_LATE = 0.8  # the same where they do not wait for products
-_FULL = 16  # warps that reach the whole rate
-_LAUNCH = 2.5e-6  # of a launch before this one
-_PACKED = 0.9e12  # bytes a second that such a launch puts in another order
-_TRANSPOSED = 25  # elements a cycle that a multiprocessor transposes on their way to shared memory
+_L2 = 6.5e10  # bytes per second for each multiprocessor
+_LATENCY = 0.9e-6  # latency of a load from memory
+_ITERATION = 0.08e-6  # barrier and waits of one iteration
+_ENDS = 0.9e-6  # start of a block until its first copies are issued, and its epilogue
+_ALONE = 0.5  # share of the full rate that one warp on each part of a multiprocessor reaches
+_ALONE_LATE = 0.8  # the same if it does not wait for products
+_FULL = 16  # warps that reach the full rate
+_LAUNCH = 2.5e-6  # a launch before this one
+_PACKED = 0.9e12  # bytes per second that such a launch reorders
+_TRANSPOSED = 25  # elements per cycle that a multiprocessor transposes on their way to shared memory
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class Counts:
     threads: Extent
     registers: Extent
     shared_bytes: Extent
-    operations: Extent  # of a block, those beyond the edges of the result too
-    loads: Extent  # of a block, in quarters: four matrices from shared memory each
+    operations: Extent  # of a block, including those beyond the edges of the result
+    loads: Extent  # of a block, in quarters of a load of four matrices from shared memory
     iterations: Extent  # of the loop that copies operands
-    copied: Extent  # bytes in an iteration
+    copied: Extent  # bytes per iteration
     depth: Extent
-    late: Extent  # 1 where products of one iteration may run into the next one
-    stored: Extent  # bytes, with those that are written beside them because sectors are larger
-    packed: Extent  # bytes that a launch before this one puts in another order
-    transposed: Extent  # elements in an iteration that are transposed on their way to shared memory
-    rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
-    rate_late: float  # the same where products of one iteration run into the next one
+    late: Extent  # 1 if products of one iteration may overlap with the next one
+    stored: Extent  # bytes, including those written beside them because sectors are larger
+    packed: Extent  # bytes that a launch before this one reorders
+    transposed: Extent  # elements per iteration that are transposed on their way to shared memory
+    rate: float  # operations per second that the matrix units of the whole GPU reach with these instructions
+    rate_late: float  # the same if products of one iteration overlap with the next one
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
         return dict(zip(self._numbers, self._computed(config), strict=True))
@@ -87,7 +87,7 @@ class Counts:
 
     @property
     def knobs(self) -> frozenset[str]:
-        """Those that the estimate depends on."""
+        """The knobs that the estimate depends on."""
         return frozenset(name for n in self._numbers.values() if not isinstance(n, int) for name in n.knobs())
 
     @cached_property
@@ -95,7 +95,7 @@ class Counts:
         return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("rate")}
 
     def seconds(self, config: Mapping[str, Value], gpu: Gpu) -> float:
-        """The same as that of `cost`, for hundreds of configs."""
+        """The seconds of `cost`, computed faster, for use on hundreds of configs."""
         return self._times(self.at(config), gpu)[0]
 
     def cost(self, config: Mapping[str, Value], gpu: Gpu) -> Cost:
@@ -115,8 +115,9 @@ class Counts:
         return Cost((CostPhase("products", tuple(parts[:3]), tuple(part for part in parts[3:] if part.seconds)),))
 
     def _times(self, c: Mapping[str, int], gpu: Gpu) -> tuple[float, float, int, tuple[float, ...]]:
-        """Of what the busiest multiprocessor does, in rounds of the blocks that are there at the same time: the whole,
-        a launch before it, how many rounds, and of each what is done beside each other and what nothing hides."""
+        """Times of the busiest multiprocessor, in rounds of the blocks that are resident together: the total, the time
+        of a launch before it, the number of rounds, and the parts of one round, first those that overlap, then those
+        that nothing hides."""
         iterations, own = c["iterations"], -(-c["blocks"] // gpu.multiprocessors)
         beside = min(_resident(gpu, c["threads"], c["registers"], c["shared_bytes"]), own)
         rounds, warps = -(-own // beside), beside * c["threads"] // gpu.warp
@@ -129,9 +130,9 @@ class Counts:
         shared = beside * (c["loads"] / 4 * _MATRICES / _BANKS + transposed)
         copies = beside * iterations * c["copied"] / _L2
         together = overlapped((arithmetic, shared, copies))
-        # What copies take beyond the iterations that they are ahead is waited for.
+        # The time of copies that is not hidden by the iterations they run ahead is waited for.
         ahead = (1 if c["transposed"] else c["depth"] - (2.5 if late else 1)) * together / iterations
-        latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
+        latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # no copies are in flight while products are computed
         waits = iterations * ((0.0 if late else _ITERATION) + max(0.0, latency - ahead))
         more = max(0.0, together / beside + waits - together)
         packed = _LAUNCH + c["packed"] / _PACKED if c["packed"] else 0.0
@@ -141,33 +142,34 @@ class Counts:
 
 
 def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
-    """Blocks that a multiprocessor has at the same time."""
+    """The number of blocks that are resident on a multiprocessor at the same time."""
     by_registers = gpu.registers_per_sm // (threads * registers)
     by_shared = gpu.shared_per_sm // max(1, shared + gpu.shared_reserved)
     return max(1, min(by_registers, by_shared, gpu.threads_per_sm // threads, gpu.blocks_per_sm))
 
 
-# The same of loops as they are built: of a CPU's core, and of a multiprocessor.
+# Constants for built loops: of a CPU's core, and of a multiprocessor.
 _CORE_CLOCK = 3e9
-_PORTS = 2  # vectors that are computed with, or loaded, in a cycle
-_CHAIN = 4  # cycles until a sum can be added to again
-_CORE_RATES = (60e9, 20e9, 10e9)  # bytes a second from the second cache, the third one and memory
-_WAKING = 3e-6  # until all threads of a CPU have begun, and until they have ended
+_PORTS = 2  # vectors that are computed with, or loaded, per cycle
+_CHAIN = 4  # latency in cycles of an addition to a sum
+_CORE_RATES = (60e9, 20e9, 10e9)  # bytes per second from L2, L3 and memory
+_WAKING = 3e-6  # until all threads of a CPU have started, and until they have finished
 _TILE_CYCLES = 16  # of a product of whole tiles
-_COSTLY, _COSTLY_GPU, _DIVIDED = 45, 12, 4  # instructions of a function, as exp, and of a division
+_COSTLY, _COSTLY_GPU, _DIVIDED = 45, 12, 4  # instructions of a function such as exp, and of a division
 _LINE, _SECTOR = 64, 32  # bytes that a CPU and a GPU move at once
-_BANK = 4  # bytes of shared memory that a lane has in a cycle
+_BANK = 4  # bytes of shared memory that a lane accesses per cycle
 _MATRIX_UNITS = 16  # times as fast as plain arithmetic
-_NEAR = 64 << 10  # bytes of a multiprocessor's first cache, in which a block finds again what it read
+_NEAR = 64 << 10  # bytes of a multiprocessor's L1 cache, in which a block finds again what it has read
 _REGISTERS = 32  # of a thread, assumed
-_BLOCK = 0.6e-9  # until the next block begins, of the whole GPU
-_AHEAD = 4  # reads of a loop that are in progress at a time
+_BLOCK = 0.6e-9  # until the next block starts, over the whole GPU
+_AHEAD = 4  # reads of a loop that are in flight at a time
 _IN_MEMORY = ("parameter", "global")
 _WRITTEN_OUT = (UNROLL, VECTOR)
 
 
 def cost(lowered: Lowered, target: Cpu | Gpu, threads: int = 1) -> Cost:
-    """Of what was built, before any other pass: there indices have all dimensions. `threads` are a CPU's."""
+    """The cost of loops as first built, before any other pass, when indices still have all dimensions. `threads` are a
+    CPU's."""
     if isinstance(lowered, Program):
         assert isinstance(target, Gpu)
         return Cost(tuple(_launch_cost(lowered, launch, target) for launch in lowered.launches))
@@ -176,7 +178,7 @@ def cost(lowered: Lowered, target: Cpu | Gpu, threads: int = 1) -> Cost:
 
 
 def _regions(statement: Stmt) -> Iterator[Stmt]:
-    """What is done one after the other, each part by threads of its own."""
+    """Parts that run one after the other, each with threads of its own."""
     for child in children(statement) if isinstance(statement, (Seq, Alloc)) else ():
         yield from _regions(child)
     if not isinstance(statement, (Seq, Alloc)):
@@ -189,7 +191,7 @@ def _region_cost(function: Function, region: Stmt, cpu: Cpu, threads: int) -> Co
     done = loops.counted(region)
     tasks = min((loop.extent for loop in shared), default=1)
     taking = min(threads, tasks)
-    slowest = -(-tasks // taking) / tasks  # the part of all that the busiest thread does
+    slowest = -(-tasks // taking) / tasks  # the busiest thread's share of all tasks
     sizes = (cpu.l1d_bytes, cpu.l2_bytes, cpu.l3_bytes)
     moved = [loops.traffic(region, size) for size in sizes]
     names = ("from L2", "from L3", "from memory")
@@ -217,7 +219,7 @@ def _launch_cost(program: Program, launch: Launch, gpu: Gpu) -> CostPhase:
     beside = min(own, _resident(gpu, threads, _REGISTERS, shared))
     rounds = -(-own // beside)
     slowest = own / blocks
-    lanes = (gpu.vector_peak("f32") or 1e4) * 1e9 / 2 / gpu.multiprocessors  # instructions of threads, a second
+    lanes = (gpu.vector_peak("f32") or 1e4) * 1e9 / 2 / gpu.multiprocessors  # thread instructions per second
     reached = min(1.0, beside * threads / gpu.warp / _FULL)
     moved, unique = loops.traffic(launch.body, _NEAR), sum(loops.touched(launch.body).values())
     waits = max(1.0, done.waits / (threads * blocks))
@@ -242,7 +244,7 @@ def _all_buffers(body: Stmt, parameters: Mapping[str, Buffer]) -> dict[str, Buff
 
 @dataclass
 class _Done:
-    """Instructions of vectors (on a GPU: of threads), cycles that loops take at least, and reads of memory in turn."""
+    """Vector instructions (on a GPU: thread instructions), least cycles of loops, and dependent reads of memory."""
 
     computed: float = 0.0
     loaded: float = 0.0
@@ -251,7 +253,7 @@ class _Done:
 
 
 class _Loops:
-    """Loops with the buffers that they use. `threads`: loops of which all iterations are done at the same time."""
+    """Loops with the buffers that they use. `threads`: loops whose iterations all run at the same time."""
 
     def __init__(self, buffers: Mapping[str, Buffer], line: int, vector: int, threads: Mapping[str, int] | None = None):
         self.buffers, self.line, self.vector, self.threads = buffers, line, vector, threads or {}
@@ -271,8 +273,8 @@ class _Loops:
         return most
 
     def _bytes(self, buffer: Buffer, read: Read, inner: Mapping[str, int]) -> float:
-        """In whole lines: of rows, or of all from the first element to the last, where that is less, as of loops that
-        were fused and split without regard to rows; no more than a line for each element."""
+        """In whole lines: the lines of all rows or, if that is less, everything from the first element to the last, as
+        for loops that were fused and split without regard to rows; at most one line per element."""
         size = dtype(buffer.dtype).bytes
         spans = [min(low_and_span(i, inner)[1], n) for i, n in zip(read.indices, buffer.sizes, strict=True)] or [1]
         rows = prod(spans[:-1]) * -(-spans[-1] * size // self.line) * self.line
@@ -281,7 +283,8 @@ class _Loops:
         return min(rows, -(-together * size // self.line) * self.line, elements * self.line)
 
     def traffic(self, statement: Stmt, room: int) -> float:
-        """Bytes that come from beyond a memory of so many: what one iteration used is found by the next, if it fits."""
+        """Bytes that come from beyond a memory of this size: what one iteration used is still there for the next, if it
+        fits."""
         if isinstance(statement, For) and statement.kind not in BLOCKS:
             if statement.variable in self.threads:
                 return self.traffic(statement.body, room)
@@ -303,7 +306,7 @@ class _Loops:
         return done
 
     def _count(self, s: Stmt, near: Mapping[str, For], times: float, bound: Mapping[str, int], done: _Done) -> None:
-        """`near`: loops that are written out, in which what was loaded stays in registers."""
+        """`near`: unrolled loops, in which loaded values stay in registers."""
         if isinstance(s, Store):
             self._count_store(s, near, times, done)
         elif not isinstance(s, For):
@@ -312,7 +315,7 @@ class _Loops:
         elif s.kind in _WRITTEN_OUT or s.kind in DOTS or s.kind in TILES or s.kind in PRODUCTS:
             self._count(s.body, {**near, s.variable: s}, times, bound, done)
         else:
-            # Threads of a stage in another one are the same threads.
+            # The threads of a stage inside another one are the same threads.
             times *= s.extent / bound.get(s.kind, 1) * prod(loop.extent for loop in near.values())
             bound = {**bound, s.kind: s.extent} if s.variable in self.threads else bound
             self._count(s.body, {}, times, bound, done)
@@ -343,7 +346,7 @@ class _Loops:
 
 
 def instructions(store: Store, costly: int) -> float:
-    """Of one element: a product that is added is one. Conditions over indices alone are asked outside loops."""
+    """Instructions for one element: an added product is one. Conditions over indices alone are tested outside loops."""
     value = store.value
     fused = store.reduce == "sum" and isinstance(value, Binary) and value.op == "mul"
     return bool(store.reduce) - fused + _weight(value, costly)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """Schedules by rules, on CPUs and GPUs. `rules` are the user's own, which are asked before deepgen's."""
+    """Schedules by rules, on CPUs and GPUs. `rules` are the user's own, which are tried before deepgen's."""
 
     name = "rules"
     constant = False
@@ -36,7 +36,7 @@ class Rules:
 
     @property
     def asks(self) -> list[JsonObject]:
-        """What a study keeps of the user's rules: one with others is another study."""
+        """What a study records of the user's rules: with other rules it is another study."""
         values = [getattr(rule, "__dict__", None) for rule in self.rules]
         return [
             {"name": rule.name, **({"values": code_digest(value, type(rule))} if value else {})}
@@ -51,7 +51,8 @@ class Rules:
 
     @cached_property
     def _making(self) -> Making:
-        """Every study asks this family whether it serves, but what makes kernels takes long to import."""
+        """Imported late: every study asks this family whether it serves an operator, and the code that makes kernels is
+        slow to import."""
         from deepgen.compiler.making import Making
 
         return Making(self.name, self.rules, constant=self.constant)
@@ -63,7 +64,7 @@ class Rules:
             return "it supports operators defined by tensor expressions"
         try:
             expression = operator.expression()
-        except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
+        except BadInput as error:  # some forms of an operator have none, such as a GEMM that reads its result
             return f"cannot be expressed: {error}"
         from deepgen.compiler.text.dialect import STORED, TYPES
 
@@ -80,8 +81,8 @@ class Rules:
     def rank(self, operator: Operator, target: Target) -> Rank:
         """After all families that are written for one operator: it serves whatever has an expression.
 
-        Those for matrix products and for attention are faster wherever they serve: to compete there would only cost the
-        search time, and for attention memory for all scores.
+        Those for matrix products and for attention are faster wherever they serve: competing there would only cost
+        search time and, for attention, memory for all scores.
         """
         assert isinstance(operator, HasExpression), "asked only for supported operators"
         surpassed = isinstance(operator, Attention) or is_matrix_product(operator.expression())
@@ -116,7 +117,8 @@ class Rules:
 
 
 class RulesConstantWeights(Rules):
-    """The same where weights are constant: what is made of them alone is made once, ahead of time, and no run pays."""
+    """The same for constant weights: what depends on them alone is computed once, ahead of time, and adds nothing to a
+    call."""
 
     name = "rules_constant_weights"
     constant = True

@@ -84,8 +84,8 @@ def interpret(
     warp: int = 32,
     serial: set[str] | None = None,
 ) -> dict[str, Array]:
-    """The results. `in_step`: threads of a block do each statement together, as before barriers are placed. `serial`
-    are variables of loops whose iterations need each other: more are added."""
+    """Returns the results. `in_step`: the threads of a block execute statements in lockstep, as before barriers are
+    placed. `serial`: variables of loops whose iterations depend on each other; more are added."""
     serial = set() if serial is None else serial
     with np.errstate(all="ignore"):
         if isinstance(lowered, Function):
@@ -214,7 +214,7 @@ class Interpreter(Memories):
 
     def loop(self, loop: For, lanes: Lanes) -> None:
         if loop.kind in PRODUCTS and self.grid is not None:
-            lanes = lanes.where(np.broadcast_to(np.asarray(lanes[LANES]) == 0, lanes.count))  # one for its warp
+            lanes = lanes.where(np.broadcast_to(np.asarray(lanes[LANES]) == 0, lanes.count))  # one lane for its warp
         ends = self.ends(loop, lanes)
         if loop.kind in BOUND:
             self.run(loop.body, lanes)
@@ -238,7 +238,7 @@ class Interpreter(Memories):
         return not self.about(loop)[0]
 
     def about(self, loop: For) -> tuple[bool, frozenset[str]]:
-        """Whether threads meet in a loop, or tiles do much of it at once, and what is written in it."""
+        """Whether a loop contains synchronization between threads or tile operations, and which buffers it writes."""
         if id(loop) not in self.cache:
             inside = list(walk(loop.body))
             meets = any(
@@ -253,7 +253,7 @@ class Interpreter(Memories):
         return self.cache[id(loop)]
 
     def together(self, loop: For, lanes: Lanes, ends: Places, *, threads: bool) -> bool:
-        """All iterations at once; False, with nothing done, where they need each other."""
+        """Runs all iterations at once. Returns False, with no effect, if they depend on each other."""
         level = Level(f"#{len(self.levels)}", [loop.variable], threads, self.about(loop)[1])
         inner, body = lanes.over(loop.variable, ends), loop.body
         other = (PARALLEL, *TILES, *(PRODUCTS if loop.kind not in PRODUCTS else ()))
@@ -274,7 +274,7 @@ class Interpreter(Memories):
         except Finding:
             if threads:
                 raise
-            self.serial.add(loop.variable)  # what is found then is no matter of the order
+            self.serial.add(loop.variable)  # may be caused by the order; if not, it is found again
         finally:
             del self.levels[depth:]
             journal = self.journals.pop()
@@ -319,7 +319,7 @@ class Interpreter(Memories):
         whole = np.broadcast_to(numbers.values, lanes.count).reshape(rows, team)
         bad = np.broadcast_to(numbers.bad, lanes.count).reshape(rows, team).any(axis=1)
         if team > self.warp and self.arena is not None:
-            used = prod(self.grid.threads) // self.warp * 8  # bytes in which warps meet
+            used = prod(self.grid.threads) // self.warp * 8  # bytes through which warps exchange values
             by_block = self.arena.unwritten.reshape(prod(self.grid.blocks), -1)
             by_block[:, :used] = True
         return LaneNumbers(np.repeat(JOINS[op].reduce(whole, axis=1), team), np.repeat(bad, team))
@@ -366,7 +366,7 @@ class Interpreter(Memories):
         return LaneNumbers(_OPERATIONS[value.op](left.values, right.values), left.bad | right.bad)
 
     def chosen(self, condition: Value, then: Value, otherwise: Value, lanes: Lanes) -> LaneNumbers:
-        """What is not chosen is not read."""
+        """The value that is not chosen is not read."""
         asked = self.value(condition, lanes)
         holds = np.broadcast_to(asked.values, lanes.count)
         if holds.all() or not holds.any():
@@ -381,7 +381,7 @@ class Interpreter(Memories):
         return LaneNumbers(values, bad if bad.any() else False)
 
     def tile(self, loop: For, lanes: Lanes) -> None:
-        """Sums in tiles: what the loops add to an element of their buffer, a tile's register gets."""
+        """Sums in tiles: what the loops add to an element of their buffer is added to a tile register instead."""
         nest = [loop]
         while isinstance(nest[-1].body, For):
             nest.append(nest[-1].body)

@@ -86,7 +86,7 @@ def _by_all(machine: Memories, lanes: Lanes, name: str) -> None:
 
 
 class _Place:
-    """A place in a buffer for each lane, and the elements from there on."""
+    """A place in a buffer for each lane, and the elements that follow it."""
 
     def __init__(self, machine: Memories, read: Read, lanes: Lanes) -> None:
         self.machine, self.lanes = machine, lanes
@@ -98,7 +98,7 @@ class _Place:
         return self.memory.data.dtype.itemsize
 
     def elements(self, offsets: Array) -> Array:
-        """Where these are for each lane, which must be in the buffer."""
+        """The places of these elements for each lane. Raises Finding if one is outside the buffer."""
         places = self.at[:, None] + offsets
         low = np.asarray(self.memory.row_of(self.lanes)).reshape(-1, 1)
         if ((places < low) | (places >= low + room(self.memory.buffer))).any():
@@ -122,7 +122,8 @@ class _Place:
 
 @lru_cache(maxsize=64)
 def _sources(load: MatrixLoad) -> tuple[Array, Array, Array]:
-    """For each byte that each lane loads: the number of the place, which lane asked for it, and the byte there."""
+    """For each byte that each lane loads: the index of the place, the lane whose address is used, and the byte
+    there."""
     table = [[load.source(lane, byte) for byte in range(load.words * 4)] for lane in range(load.lanes)]
     place, lane, byte = np.moveaxis(np.array(table), -1, 0)
     return place, lane, byte
@@ -140,7 +141,8 @@ def _load(places: list[_Place], team: int, place: Array, lane: Array, byte: Arra
 
 @lru_cache(maxsize=64)
 def _held(product: MatrixProduct, kind: str) -> tuple[Array, Array]:
-    """For each row and column of an operand, or of the sums, which lane has it, and where among its own."""
+    """For each row and column of an operand, or of the sums: the lane that holds the element, and its index in that
+    lane."""
     rows = product.n if kind == "columns" else product.m
     if kind == "sums":
         table = np.array([[product.sum_at(r, c) for c in range(product.n)] for r in range(rows)])
@@ -152,13 +154,13 @@ def _held(product: MatrixProduct, kind: str) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def _line_places(wide: WideProduct, kind: str) -> Array:
-    """Where elements of rows or columns lie, counted from the first."""
+    """Offsets of the elements of rows or columns from the first one."""
     at, count = (wide.row_place, 4 * wide.intrinsic.m) if kind == "rows" else (wide.column_place, wide.columns)
     return np.array([[at(row, step) for step in range(wide.intrinsic.k)] for row in range(count)])
 
 
 def _operands(product: MatrixProduct, words: LaneNumbers, teams: int, *, is_first: bool) -> LaneNumbers:
-    """Rows along what is summed over, of the words that lanes hold."""
+    """Rows along the reduced dimension, from the words that lanes hold."""
     lane, number = _held(product, "rows" if is_first else "columns")
     of = dtype(product.operand)
     values = np.ascontiguousarray(words.values).view(of.numpy()).reshape(teams, product.lanes, -1)
@@ -176,7 +178,7 @@ def _product(left: LaneNumbers, right: LaneNumbers, kind: np.dtype[Any]) -> Lane
 
 
 def _add(product: MatrixProduct, place: _Place, sums: LaneNumbers, teams: int) -> None:
-    """Sums of rows and columns to those that lanes hold, tile by tile of columns."""
+    """Adds sums of rows and columns to those that lanes hold, tile by tile of columns."""
     lane, own = _held(product, "sums")
     tiles = sums.values.shape[2] // product.n
     number = np.arange(tiles) * product.fragment.sums + own[..., None]  # rows, columns, tiles
@@ -215,7 +217,7 @@ def _multiply_wide(machine: Memories, wide: WideProduct, places: list[_Place], l
 
 
 def _lines(place: _Place, table: Array, product: MatrixProduct) -> LaneNumbers:
-    """Elements that lie in swizzled lines of shared memory, for each warp; the place is where the first line begins."""
+    """Elements in swizzled lines of shared memory, for each warp; the place is the start of the first line."""
     name, size, warps = place.memory.buffer.name, place.size, len(place.at) // _WARP
     lanes = place.lanes.where(np.arange(place.lanes.count) % _WARP == 0)
     start = np.broadcast_to(np.asarray(place.memory.row_of(lanes)), warps)[:, None]
@@ -233,7 +235,7 @@ def _lines(place: _Place, table: Array, product: MatrixProduct) -> LaneNumbers:
 
 
 def _scan(machine: Memories, places: list[_Place], scan: LaneScan, lanes: Lanes) -> None:
-    """The numbers of neighbouring lanes as one row, which continues from what was carried."""
+    """Scans the numbers of neighbouring lanes as one row, which continues from the carried value."""
     team, count = scan.team, scan.each
     teams, join = machine.teams(lanes, team, f"reach {scan.name}"), JOINS[scan.op]
     own, carry = places[0].loaded(np.arange(count)), places[1].loaded(np.arange(1))
@@ -248,7 +250,7 @@ def _scan(machine: Memories, places: list[_Place], scan: LaneScan, lanes: Lanes)
 
 
 def _tiles(machine: Memories, what: TileCall, places: list[_Place], call: Call, lanes: Lanes) -> None:
-    """Tiles set to zero, or stored row by row."""
+    """Sets tiles to zero, or stores them row by row."""
     block = what.block
     rows, columns = block.down * block.rows, block.across * block.tile.lanes
     if what.does == ZERO:

@@ -2,7 +2,7 @@
 
 GPU threads, CPU threads and loop iterations are all lanes: each statement is executed for all lanes at once. That is
 equivalent to running them one after the other, or in any order between two barriers, if no lane accesses what another
-one writes meanwhile. `Touched` says where one does.
+one writes meanwhile. `Touched` finds accesses that violate this.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from deepgen.vocabulary import dtype
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Places: TypeAlias = "int | Array"
-BLOCK, WARP, THREAD = "#block", "#warp", "#thread"  # by which lanes know theirs
+BLOCK, WARP, THREAD = "#block", "#warp", "#thread"  # names by which lanes look up their own
 READ, WRITE, ADD = "read", "write", "add"
 _AGAINST = {READ: (WRITE, ADD), WRITE: (WRITE, READ, ADD), ADD: (WRITE, READ)}
 _NOBODY = np.iinfo(np.int32).max
-_CHUNK = 128  # bytes within which elements are swizzled
+_CHUNK = 128  # bytes per unit of swizzling
 STORED = ("f16", "bf16")  # computed with as f32
 _MOST_ELEMENTS = 1 << 22  # of a buffer of all lanes
-_REGISTERS = ("register", "warp", "fragment")  # scopes of a GPU's
+_REGISTERS = ("register", "warp", "fragment")  # a GPU's register scopes
 JOINS: dict[str, Any] = {
     "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply
 }  # fmt: skip
 
 
 class Finding(Exception):
-    """What no right function does, whatever its results are."""
+    """Something that no correct function does, whatever its results."""
 
 
 def arithmetic(name: str) -> np.dtype[Any]:
-    """The format in which numbers of another are computed."""
+    """The format in which numbers of another format are computed."""
     return np.dtype(np.bool_) if name == "bool" else np.dtype(np.float32) if name in STORED else dtype(name).numpy()
 
 
@@ -52,7 +52,7 @@ def loaded(values: Array, name: str) -> Array:
 
 
 def stored(values: Array, name: str) -> Array:
-    """16-bit floats by their bits, rounded to even."""
+    """Values in their storage format; bf16 as its bits, rounded to nearest even."""
     if name != "bf16":
         return values.astype(dtype(name).numpy())
     bits = values.astype(np.float32).view(np.uint32)
@@ -61,7 +61,7 @@ def stored(values: Array, name: str) -> Array:
 
 
 class LaneNumbers(NamedTuple):
-    """One for each lane, or one for all, and which of them are made of what nobody wrote."""
+    """One number per lane, or one for all, and which of them derive from uninitialized memory."""
 
     values: Array
     bad: Array | bool
@@ -69,7 +69,7 @@ class LaneNumbers(NamedTuple):
 
 @dataclass
 class Lanes:
-    """Values of variables for each lane: a number where all have the same."""
+    """Values of variables for each lane; a single number if all lanes have the same."""
 
     count: int
     _own: dict[str, Places]
@@ -93,7 +93,7 @@ class Lanes:
         return self if len(chosen) == self.count else Lanes(len(chosen), {}, self, chosen)
 
     def over(self, name: str, ends: Places) -> Lanes:
-        """A lane for each iteration of a loop, in their order."""
+        """A lane for each iteration of a loop, in order."""
         counts = np.maximum(np.broadcast_to(ends, self.count), 0)
         chosen = np.repeat(np.arange(self.count), counts)
         starts = np.cumsum(counts) - counts
@@ -111,7 +111,7 @@ class Lanes:
         return total
 
     def holding(self, conditions: Sequence[Index]) -> Lanes:
-        """Those for which no condition is negative."""
+        """The lanes for which no condition is negative."""
         lanes = self
         for condition in conditions:
             value = lanes.at(condition)
@@ -123,17 +123,17 @@ class Lanes:
 
 
 def room(buffer: Buffer) -> int:
-    """Elements of a row, with those that swizzling reaches."""
+    """Elements of a row, including those that swizzling reaches."""
     chunk = max(1, _CHUNK // dtype(buffer.dtype).bytes)
     return -(-buffer.elements // chunk) * chunk if buffer.swizzle else buffer.elements
 
 
 @dataclass(eq=False)
 class Cells:
-    """What is known of memory: of each element, or of each byte where buffers share it."""
+    """What is tracked about memory: per element, or per byte if buffers share it."""
 
     unwritten: Array
-    of_block: int = 0  # how many each block has, of shared memory
+    of_block: int = 0  # cells per block, in shared memory
     flying: Array | None = None  # a copy to it is in progress
 
 
@@ -144,15 +144,15 @@ class Memory:
     buffer: Buffer
     data: Array
     cells: Cells
-    owner: str  # what chooses the row: a name of lanes, or nothing
-    level: int  # the levels after this one share a row
+    owner: str  # name of the lanes that select the row; empty if there is one row
+    level: int  # levels after this one share a row
     row: int  # elements from one row to the next
-    start: int = 0  # of the buffer within a row
+    start: int = 0  # elements between the starts of two rows
     constant: bool = False
-    by: int = 1  # cells of an element
+    by: int = 1  # cells per element
 
     def places(self, indices: Sequence[Index], lanes: Lanes, flat: bool, doing: str) -> Places:
-        """Of elements in `data`."""
+        """Places of elements in `data`."""
         buffer, values = self.buffer, [lanes.at(i) for i in indices]
         sizes, strides = ((buffer.elements,), (1,)) if flat else (buffer.sizes, buffer.strides)
         offset: Places = 0
@@ -174,7 +174,7 @@ class Memory:
         return places if by == 1 else (places[..., None] * by + np.arange(by)).reshape(*places.shape[:-1], -1)
 
     def unwritten(self, places: Places) -> Array | bool:
-        """Which elements nobody wrote, or False where all were written."""
+        """Which elements were never written, or False if all were."""
         at = np.asarray(places)
         if self.cells.flying is not None and self.cells.flying[self.cells_of(at.reshape(-1))].any():
             raise Finding(f"{self.buffer.name} is accessed before a copy into it has completed")
@@ -195,13 +195,13 @@ class Touched:
     ends: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def forget(self, row: int, rows: Array) -> None:
-        """What was done before a barrier of the blocks that have these rows."""
+        """Forgets accesses made before a barrier, for the blocks with these rows."""
         for low, high in self.ends.values():
             low.reshape(-1, row)[rows] = _NOBODY
             high.reshape(-1, row)[rows] = -1
 
     def clash(self, kind: str, cells: Array, ids: Array) -> tuple[int, int] | None:
-        """Two lanes that must not do what they do at the same time; None where there are none."""
+        """Two lanes whose accesses conflict; None if there are none."""
         if kind not in self.ends:
             self.ends[kind] = np.full(self.size, _NOBODY, np.int32), np.full(self.size, -1, np.int32)
         low, high = self.ends[kind]
@@ -220,12 +220,12 @@ class Touched:
 
 @dataclass
 class Level:
-    """Lanes that are independent of each other: threads, or iterations."""
+    """Lanes that must be independent of each other: threads, or iterations."""
 
     name: str
     variables: list[str]
     threads: bool
-    written: frozenset[str]  # buffers for which that has to be shown
+    written: frozenset[str]  # buffers for which this has to be shown
     lanes: Lanes | None = None
     touched: dict[Cells, Touched] = field(default_factory=dict)
 
@@ -247,7 +247,7 @@ class Level:
         return touched.clash(kind, memory.cells_of(at), np.repeat(ids, memory.by))
 
     def same(self, inner: Level, pair: tuple[int, int]) -> bool:
-        """Whether two lanes of a level inside are of one lane."""
+        """Whether two lanes of an inner level belong to the same lane of this one."""
         assert inner.lanes is not None
         ids = inner.lanes[self.name]
         return not isinstance(ids, np.ndarray) or ids[pair[0]] == ids[pair[1]]
@@ -265,7 +265,7 @@ class Level:
 
 @dataclass
 class Conflict(Exception):
-    """Lanes of a level need each other's results: those that differ in this variable."""
+    """Lanes of a level depend on each other's results; they differ in this variable."""
 
     level: Level
     variable: str
@@ -273,19 +273,19 @@ class Conflict(Exception):
 
 @dataclass
 class Memories:
-    """What lanes of several levels share, and what is in progress."""
+    """The memory that lanes of several levels share, and the operations in flight."""
 
     serial: set[str]
     levels: list[Level]
     flat: bool
     grid: Launch | None = None
     warp: int = 32
-    workspace: tuple[int, int] = (0, 0)  # bytes of all threads, and of each
+    workspace: tuple[int, int] = (0, 0)  # bytes shared by all threads, and bytes per thread
     memories: dict[str, Memory] = field(default_factory=dict)
     journals: list[dict[int, tuple[Array, Array]]] = field(default_factory=list)
     copies: list[tuple[int, Memory, Array, LaneNumbers, Lanes]] = field(default_factory=list)
     products: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    groups: dict[str, int] = field(default_factory=dict)  # of copies, and of products: how many were committed
+    groups: dict[str, int] = field(default_factory=dict)  # of copies and of products: how many were committed
     arena: Cells | None = None
     bytes: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     tiles: dict[str, Memory] = field(default_factory=dict)
@@ -298,7 +298,7 @@ class Memories:
                 return self.in_arena(buffer, lanes)
             rows, owner, level = prod(self.grid.blocks), BLOCK, -1
         elif buffer.scope == "warp" and buffer.strides[-1] and self.grid is not None:
-            rows, owner, level = self.levels[0].count, WARP, -1  # until each lane has its own of them
+            rows, owner, level = self.levels[0].count, WARP, -1  # until each lane has its own rows
         else:
             rows, level = self.levels[-1].count, len(self.levels) - 1
             owner = self.levels[-1].name if level or self.grid is None else THREAD
@@ -310,7 +310,7 @@ class Memories:
         return Memory(buffer, np.zeros(rows * row, kind), cells, owner, level, row)
 
     def in_arena(self, buffer: Buffer, lanes: Lanes) -> Memory:
-        """A buffer at its place in shared memory, where others may have been before."""
+        """A buffer at its place in shared memory, where others may have been before it."""
         assert self.grid is not None and buffer.offset is not None
         blocks, size, whole = prod(self.grid.blocks), dtype(buffer.dtype).bytes, -(-self.grid.shared_bytes // 128) * 128
         if buffer.span[1] > self.grid.shared_bytes:
@@ -324,7 +324,7 @@ class Memories:
         return memory
 
     def check_apart(self, buffer: Buffer) -> None:
-        """Buffers of the workspace that are there at the same time lie beside each other, within it."""
+        """Checks that workspace buffers that are live at the same time do not overlap, and lie within it."""
         own = any(level.threads for level in self.levels)
         start, end = buffer.span
         if end > self.workspace[own]:
@@ -335,7 +335,7 @@ class Memories:
                 raise Finding(f"{buffer.name} overlaps {name}")
 
     def teams(self, lanes: Lanes, size: int, doing: str) -> int:
-        """How many teams of so many threads there are; all of a team must be there."""
+        """The number of teams of this many threads. Every team must be complete."""
         ids = np.asarray(lanes["#0"]).reshape(-1)
         if len(ids) % size or (ids.reshape(-1, size) != ids[::size, None] // size * size + np.arange(size)).any():
             raise Finding(f"some threads of {size} do not {doing}")
@@ -370,20 +370,20 @@ class Memories:
                 journal.setdefault(id(array), (array, array.copy()))
 
     def write(self, memory: Memory, places: Array, numbers: LaneNumbers, lanes: Lanes) -> None:
-        """The numbers as they are stored."""
+        """Stores the numbers in their storage format."""
         self.may_change(memory, WRITE, places, lanes)
         memory.data[places] = numbers.values
         memory.mark(places.reshape(-1), np.broadcast_to(numbers.bad, places.shape).reshape(-1))
 
     def added(self, op: str, memory: Memory, places: Array, numbers: LaneNumbers, lanes: Lanes) -> None:
-        """To what each element holds, one lane after the other."""
+        """Adds to each element, one lane after the other."""
         self.may_change(memory, ADD, places, lanes)
         JOINS[op].at(memory.data, places, numbers.values.astype(memory.data.dtype))
         if not isinstance(numbers.bad, bool):
             memory.mark(places[np.broadcast_to(numbers.bad, places.shape)], True)
 
     def fly(self, memory: Memory, places: Array, numbers: LaneNumbers, lanes: Lanes) -> None:
-        """A copy that lands when it is waited for: until then nobody may touch its place."""
+        """A copy that completes when it is waited for: until then its destination may not be accessed."""
         self.may_change(memory, WRITE, places, lanes)
         cells = memory.cells
         if cells.flying is None:
@@ -392,7 +392,7 @@ class Memories:
         self.copies.append((self.groups.get(COMMIT.name, 0), memory, places, numbers, lanes))
 
     def land(self, newest: int) -> None:
-        """The copies of all groups before this one."""
+        """Completes the copies of all groups before this one."""
         for _, memory, places, numbers, lanes in [copy for copy in self.copies if copy[0] < newest]:
             assert memory.cells.flying is not None
             memory.cells.flying[memory.cells_of(places)] = False

@@ -29,7 +29,7 @@ from deepgen.vocabulary import JsonObject, Kernel
 
 
 class Making:
-    """`constant` takes weights to be constant: what is made of them alone is made once, ahead of time."""
+    """`constant` treats weights as constant: what depends on them alone is computed once, ahead of time."""
 
     def __init__(self, name: str, rules: Sequence[Rule], *, constant: bool) -> None:
         self._name, self._constant, self._rules = name, constant, rules
@@ -59,7 +59,7 @@ class Making:
             gpu_default(candidates, target) if isinstance(target, Gpu) else (candidates[0], candidates[0].usual())
         )
         if self._constant:
-            # What each block would pack in every call is packed once instead.
+            # What each block would otherwise pack in every call is packed once.
             copies = [name for name in (f"at_{weight}" for weight in operator.weights) if config.get(name) == BLOCK]
             config = sketch.made_fit({**config, **dict.fromkeys(copies, ONCE)})
         return ({SKETCH: sketch.name} if len(candidates) > 1 else {}) | config
@@ -90,7 +90,7 @@ class Making:
         return cost(built, target, config.get(THREADS, 1))
 
     def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
-        from deepgen.compiler.check_passes import check_small  # what makes kernels interprets none
+        from deepgen.compiler.check_passes import check_small  # code that makes kernels needs no interpreter
 
         sketch = self._sketch(operator, target, config)
         sizes, checked = check_small(sketch.expression, sketch.schedule(config), _machine(target))
@@ -98,8 +98,8 @@ class Making:
         return {"sizes": sizes, "passes": [*checked.names], "wrong": wrong}
 
     def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
-        """Of each stage and each rule for the target, in the order in which they are asked: the sketches that it takes
-        part in, or why it declines or was not asked; `chosen`: whether it takes part in the config's own."""
+        """For each stage and each rule for the target, in the order in which they are tried: the sketches that use it,
+        or why it declines or was not tried; `chosen`: whether the config's own sketch uses it."""
         log: list[RuleAnswer] = []
         sketches = _sketches(*_served(operator, target), self._rules, log)
         chosen = self._sketch(operator, target, config).by
@@ -109,7 +109,7 @@ class Making:
             for rule in rules:
                 own = [one for one in log if (one.stage, one.rule) == (stage, rule)]
                 taking = [sketch.name for sketch in sketches if (stage, rule) in sketch.by]
-                # It may have been asked several times: of an expression in other forms, or after another rule.
+                # It may have been tried several times: for other forms of the expression, or after another rule.
                 whys = dict.fromkeys(one.why for one in sorted(own, key=lambda one: not one.asked) if one.why)
                 why = None if taking else next(iter(whys), "other rules serve it")
                 asked = any(one.asked for one in own)

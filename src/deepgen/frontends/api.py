@@ -100,7 +100,7 @@ def tune(
     overrides those of the local engine (`cache`, `toolchains`, build limits).
     """
     started = time.monotonic()
-    if (script := being_loaded()) is not None:  # a worker looks for a baseline in it, or a command for a kernel
+    if (script := being_loaded()) is not None:  # a worker loads it to find a baseline, or a command to find a kernel
         raise BadInput(f"{script.name} tunes whenever it is loaded", allowed='tune below `if __name__ == "__main__":`')
     if not isinstance(target, (str, Target, NoneType)):
         raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')

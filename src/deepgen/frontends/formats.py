@@ -1,7 +1,7 @@
 """Input files: each is opened once, parsed once within limits, and read by the first format that claims it.
 
-A format is found by the entry points `deepgen.formats`, one that studies are written in by `deepgen.exporters`. What a
-file asks for is a `TuningFile`, whichever format it is in.
+Formats are found through the entry points `deepgen.formats`, those for writing studies through `deepgen.exporters`. The
+content of a file is a `TuningFile`, in whichever format it is.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class Document:
 
     path: Path
     data: Any
-    name: str  # what messages call it
+    name: str  # for messages
 
     @property
     def items(self) -> Mapping[str, Any]:
-        """Of a file that is an object or a table; of any other there are none."""
+        """The entries of a file that is an object or a table; empty for any other."""
         return self.data if isinstance(self.data, dict) else {}
 
 
 @dataclass(frozen=True)
 class TuningFile:
-    """What a file asks to be tuned, checked; None where it says nothing."""
+    """What a file asks to tune, checked; None for what it does not specify."""
 
     file: Path
-    operators: tuple[Operator, ...] = ()  # one study each, or all in one
+    operators: tuple[Operator, ...] = ()  # one study each, or all in one study
     one_kernel: bool = False  # one kernel for all of them
-    counts: Mapping[Operator, int] = field(default_factory=dict)  # how often a network has each
-    kernel: OwnKernel | None = None  # in place of operators: words and options may say more of it
-    work: RecordedWork | None = None  # in place of operators: what a model computes
-    generator: Generator | None = None  # with a space of its own, for the only operator
+    counts: Mapping[Operator, int] = field(default_factory=dict)  # how often a network contains each
+    kernel: OwnKernel | None = None  # instead of operators; words and options may add details
+    work: RecordedWork | None = None  # instead of operators: what a model computes
+    generator: Generator | None = None  # with its own space, for a single operator
     target: str | None = None
     family: str | None = None
     threads: int | None = None
@@ -65,26 +65,26 @@ class TuningFile:
     keep_top: int | None = None
     counters: str | list[str] | None = None
     out: Path | None = None
-    runs: int | None = None  # of a kernel that is timed
+    runs: int | None = None  # of a timed kernel
     run_seconds: float | None = None  # of one run of a kernel
     build_seconds: float | None = None  # of one build
-    notes: tuple[str, ...] = ()  # what the file says in vain
-    after: Callable[[Study], None] | None = None  # done with each study when it has ended
+    notes: tuple[str, ...] = ()  # what the file specifies without effect
+    after: Callable[[Study], None] | None = None  # called with each study when it has ended
 
 
 @dataclass(frozen=True)
 class MeasuredConfig:
-    """One config as another tool measured it. A wrong one has no time."""
+    """One config as measured by another tool. A wrong one has no time."""
 
     config: Config
     correct: bool
     ms: float | None
     torch_ms: float | None
-    gflops: float | None = None  # None where the config does not name the problem's sizes
+    gflops: float | None = None  # None if the config does not contain the problem's sizes
 
     @property
     def speedup(self) -> float | None:
-        """Over torch."""
+        """Relative to torch."""
         return self.torch_ms / self.ms if self.ms and self.torch_ms else None
 
     def to_json(self) -> JsonObject:
@@ -101,25 +101,25 @@ class MeasuredConfig:
 
 
 class FileFormat(ABC):
-    """A format of files. What it cannot give it leaves to these methods, which give None."""
+    """A file format. Methods for what it does not contain return None, as here."""
 
-    space_file = ""  # what a message calls such a file where a space is wanted
-    holds_kernel = False  # whether `tuning` gives a kernel, so that the file's name stands for an operator
+    space_file = ""  # how messages refer to such a file where a space is expected
+    holds_kernel = False  # whether `tuning` returns a kernel, so that the file name can be used as an operator
 
     @abstractmethod
     def claims(self, data: Mapping[str, Any]) -> bool:
-        """Whether a parsed file is of this format. Whatever is wrong with it otherwise, the format reports."""
+        """Whether a parsed file has this format. The format then reports any other errors in it."""
 
     def tuning(self, document: Document, space_strategy: int) -> TuningFile | None:
-        """What the file asks to be tuned."""
+        """What the file asks to tune."""
         return None
 
     def space(self, document: Document, space_strategy: int) -> Space | None:
-        """The space that the file describes; `space_strategy` says how an older tuning config becomes one."""
+        """The space that the file describes; `space_strategy` selects how an older tuning config is converted."""
         return None
 
     def results(self, document: Document) -> Sequence[MeasuredConfig] | None:
-        """What was measured elsewhere, the best first."""
+        """Results measured by another tool, the best first."""
         return None
 
 
@@ -141,7 +141,7 @@ class SpaceFile(FileFormat):
 
 
 class WorkFile(FileFormat):
-    """What `deepgen.torch.record` wrote."""
+    """Files written by `deepgen.torch.record`."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         return str(data.get("format", "")).startswith("deepgen work")
@@ -153,7 +153,7 @@ class WorkFile(FileFormat):
         return TuningFile(document.path, work=recorded, target=recorded.target)
 
 
-_LAST = "config"  # claims whatever is left, to report what it lacks
+_LAST = "config"  # claims everything else, to report what is missing
 FORMATS: Registry[Callable[[], FileFormat]] = Registry(
     "deepgen.formats",
     "file format",
@@ -171,17 +171,17 @@ def is_file_name(word: str) -> bool:
 
 
 def opened(path: Path, name: str | None = None) -> Document:
-    """The file, parsed."""
+    """The parsed file."""
     return Document(path, read_toml(path) if path.suffix == ".toml" else foreign.read_json(path), name or str(path))
 
 
 def read(path: Path, space_strategy: int | None = None, name: str | None = None) -> TuningFile:
-    """What the file asks to be tuned."""
+    """What the file asks to tune."""
     return tuning_of(opened(path, name), space_strategy)
 
 
 def kernel_of(document: Document) -> OwnKernel | None:
-    """The kernel that a file holds; None where it holds something else."""
+    """The kernel that a file contains; None if it contains something else."""
     for claimant in _claiming(document):
         if claimant.holds_kernel and (tuning := claimant.tuning(document, 1)) is not None:
             return tuning.kernel
@@ -189,7 +189,7 @@ def kernel_of(document: Document) -> OwnKernel | None:
 
 
 def tuning_of(document: Document, space_strategy: int | None = None) -> TuningFile:
-    """What a file asks to be tuned."""
+    """What a file asks to tune."""
     strategy = 1 if space_strategy is None else space_strategy
     readings = (claimant.tuning(document, strategy) for claimant in _claiming(document))
     return next(tuning for tuning in readings if tuning is not None)
@@ -209,7 +209,7 @@ def space_of(document: Document, space_strategy: int = 1) -> Space:
 
 
 def results_of(document: Document, name: str) -> Sequence[MeasuredConfig]:
-    """What a file of the named format says was measured."""
+    """The measurements in a file of the named format."""
     results = FORMATS.get(name)().results(document)
     if results is None:
         raise BadInput("contains no results", where=document.name)
@@ -217,7 +217,7 @@ def results_of(document: Document, name: str) -> Sequence[MeasuredConfig]:
 
 
 def write_results(study: Study, prefix: str | Path, device: int = 0, count: int = 10) -> Path:
-    """Write the best of a study to `<prefix>_card<device>.json`, as the legacy tool did."""
+    """Write the best of a study to `<prefix>_card<device>.json`, like the legacy tool."""
     content = EXPORTERS.get("older_results")(study, count)
     path = Path(f"{prefix}_card{device}.json")
     try:
@@ -232,10 +232,10 @@ def _claiming(document: Document) -> Iterator[FileFormat]:
 
 
 def _formats() -> Iterator[FileFormat]:
-    """One after the other, deepgen's own first: what is claimed early does not import the rest."""
+    """One after the other, deepgen's own first: if one claims the file, the rest are not imported."""
     for name in (*(name for name in FORMATS.names() if name != _LAST), _LAST):
         try:
             make = FORMATS.get(name)
-        except DeepgenError:  # a plug-in that cannot be loaded
+        except DeepgenError:  # a plug-in that fails to load
             continue
         yield make()

@@ -1,1 +1,1 @@
-"""Expert kernels, by operator and family, and kernels that users bring."""
+"""Expert kernels, by operator and family, and users' own kernels."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 
-_SHOWN = 0.1  # of what is done beside something longer
-OWN_KERNELS = "own kernel"  # the name of the family of kernels that users bring
+_SHOWN = 0.1  # share of shorter overlapping work that is not hidden
+OWN_KERNELS = "own kernel"  # the name of the family of users' own kernels
 
 
 class Generator(Protocol):
@@ -27,7 +27,7 @@ class Generator(Protocol):
     def name(self) -> str: ...
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        """None if this family supports the operator on the target, otherwise the reason why not, in words."""
+        """None if this family supports the operator on the target, otherwise the reason why it does not."""
         ...
 
     def space(self, operator: Operator, target: Target) -> Space: ...
@@ -42,15 +42,15 @@ class Generator(Protocol):
 class Rank(IntEnum):
     """The position of a family among those that support an operator on a target: lower ranks come first.
 
-    Within a rank those that are `Compared` come in the order of their times, and then the others in the order of
-    `families()`. A family without a rank is specialised. In a study those before `SURPASSED` compete.
+    Within a rank, families that are `Compared` come first, in the order of their times, and then the others in the
+    order of `families()`. A family without a rank is specialised. In a study those before `SURPASSED` compete.
     """
 
     SPECIALISED = 0  # made for this kind of operator
-    YIELDS = 1  # made for it, and a specialised one is faster here
+    YIELDS = 1  # made for it, but another specialised one is faster here
     GENERAL = 2  # serves every kind of operator
-    SURPASSED = 3  # serves it, and another one is known to be faster here: taken by name, or where none else serves
-    BY_NAME = 4  # takes some input to be constant: whoever wants that asks for it
+    SURPASSED = 3  # supports it, but another is known to be faster here: used only by name, or if no other does
+    BY_NAME = 4  # assumes that some input is constant: it must be requested by name
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class Modelled(Protocol):
 
 @dataclass(frozen=True)
 class CostPart:
-    """How long one kind of work takes alone, and how much of it there is."""
+    """The time of one kind of work alone, and its amount."""
 
     name: str
     seconds: float
@@ -148,7 +148,7 @@ class Scheduled(Protocol):
     """Optional interface: a family whose kernels are made by schedules, and can show them as text."""
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        """The steps of a config, and the loops that they make."""
+        """The steps of a config, and the resulting loops."""
         ...
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
@@ -187,8 +187,8 @@ _LARGEST = 2**63 - 1  # bytes: what addresses and 64-bit indices can distinguish
 
 
 def served_instead(operator: Operator, target: Target, families: Sequence[Generator]) -> str:
-    """In words: changes of single parameters with which the target would support the operator."""
-    if isinstance(operator, ExpressionOperator):  # it has no words
+    """Changes of single parameters with which the target would support the operator, as text."""
+    if isinstance(operator, ExpressionOperator):  # it has no such parameters
         return "; ".join(f"{f.name}: {f.refuses(operator, target)}" for f in families if f.name == _OF_EXPRESSIONS)
     offers = []
     for word in words_of(type(operator)).values():
@@ -201,7 +201,7 @@ def served_instead(operator: Operator, target: Target, families: Sequence[Genera
 
 
 def check_addressable(operator: Operator) -> None:
-    """Refuse tensors that no memory can hold, before anyone computes with their sizes."""
+    """Refuses tensors that no memory can hold, before anything is computed with their sizes."""
     for tensor, size in _sizes(operator):
         if size > _LARGEST:
             what = f"{operator.describe()}: {tensor} takes {size:.3g} bytes"
@@ -209,7 +209,7 @@ def check_addressable(operator: Operator) -> None:
 
 
 def least_bytes(operator: Operator) -> int:
-    """The memory that its tensors take, each once."""
+    """The memory for its tensors, each counted once."""
     return sum(size for _, size in _sizes(operator))
 
 

@@ -1,4 +1,4 @@
-"""Libraries: the winners of many studies in one folder, and which of them to use for a shape."""
+"""Libraries: one folder with the winners of many studies, and the choice of which to use for a shape."""
 
 from __future__ import annotations
 

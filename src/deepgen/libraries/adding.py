@@ -28,16 +28,16 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Ker
 from deepgen.vocabulary.measurement import Properties
 
 Added = tuple[Entry, Kernel, Artifact]
-_MOST = 200  # trials that are looked through for a kernel that serves other shapes
-_RACED = 3  # of those, the fastest
+_MOST = 200  # trials searched for a kernel that serves other shapes
+_RACED = 3  # the fastest of those are raced
 _RACE_SECONDS = 10.0
-_LARGE, _VECTOR = 64, 16  # sizes from the first on are enlarged by the second
+_LARGE, _VECTOR = 64, 16  # sizes of at least the first are enlarged by the second
 
 
 def entry_of(study: Study, *, noisy: bool = False) -> Added:
-    """A study's winner as an entry, with its kernel and its binary; the binary is built where the study has none.
+    """A study's winner as an entry, with its kernel and its binary, which is built if the study has none.
 
-    Times that a busy machine made up are refused, unless `noisy`: a library would choose by them.
+    Times distorted by a busy machine are refused unless `noisy`, since a library bases its choices on them.
     """
     if study.target.runner not in ("cpu", "gpu"):
         raise BadInput(f"{study.folder} is for {study.target.name}", allowed="a study on a CPU or a GPU")
@@ -53,10 +53,10 @@ def entry_of(study: Study, *, noisy: bool = False) -> Added:
 
 
 def general_of(study: Study, engine: Engine | None = None) -> Added | None:
-    """The fastest of a study's kernels that serves other shapes too, where the winner serves its own only.
+    """The fastest of a study's kernels that also serves other shapes, if the winner serves only its own.
 
-    It is verified and timed as the winner was. None where the winner does, where no kernel does, and where they do not
-    run here.
+    It is verified and timed like the winner. None if the winner serves other shapes itself, if no kernel does, or if
+    the kernels cannot run here.
     """
     if is_general(study.kernel(study.best().trial).requirements, study.operator):
         return None
@@ -87,7 +87,7 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
 
 
 def is_general(requires: Requirements, operator: Operator) -> bool:
-    """Whether shapes somewhat larger are served, with whole vectors but not whole tiles."""
+    """Whether somewhat larger shapes are served, whose sizes are multiples of whole vectors but not of whole tiles."""
     larger = {name: size + _VECTOR if size >= _LARGE else size for name, size in operator.sizes().items()}
     try:
         scalars = operator.resized(larger, {}, {}).scalars()
@@ -98,7 +98,7 @@ def is_general(requires: Requirements, operator: Operator) -> bool:
 
 def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, finals: Finals) -> Added:
     plan = completed(kernel, artifact.plan).plan
-    # All that a shape must satisfy becomes part of the plan, which is signed.
+    # Everything a shape must satisfy becomes part of the plan, which is signed.
     requires = (*plan.requires, *kernel.implied, *study.serves_only(finals))
     artifact = replace(artifact, plan=replace(plan, requires=requires, exclusive=study.exclusive(finals)))
     policy = study.task().policy
@@ -138,7 +138,7 @@ def _built(study: Study, trial: Trial) -> tuple[Kernel, Artifact]:
 
 
 def _toolchain(study: Study) -> str:
-    """What built the winner, as the study's folder says."""
+    """The toolchain that built the winner, as recorded in the study's folder."""
     try:
         about = foreign.read_json(study.folder / WINNER / ABOUT, plain=True)
     except DeepgenError:
@@ -177,7 +177,7 @@ def _provenance(study: Study, trial: Trial, finals: Finals, artifact: Artifact) 
 
 
 def origin(made_by: str, artifact: Artifact) -> JsonObject:
-    """What every entry tells of where it comes from: versions, and when it was added. `made_by`: deepgen's version."""
+    """The provenance that every entry records: versions, and when it was added. `made_by`: deepgen's version."""
     return {
         "versions": {
             "deepgen": made_by,

@@ -1,7 +1,7 @@
 """Kernels generated for a shape when a library first measures it.
 
-They need no search: the default of the shape's family, what the family ranks behind it, and the winners of other
-shapes with this one's sizes compiled in. Further steps vary the fastest of them.
+They need no search: the default of the shape's family, the configs that the family ranks next, and the winners of other
+shapes with this shape's sizes compiled in. Further steps vary the fastest of them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _RANKED, _OTHERS, _VARIED = (
     4,
     12,
 )  # at most: by the family's own ranking, winners of other shapes, in the second step
-_ALIKE = 1.02  # times as long, by the family's model: what it hardly distinguishes is worth a try
-_SIZES_KNOB = "FIXED"  # whether a kernel knows its sizes when it is compiled
+_ALIKE = 1.02  # ratio of modelled times up to which a config is worth trying: the model hardly distinguishes them
+_SIZES_KNOB = "FIXED"  # whether sizes are compiled into a kernel
 
 Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was built for one shape, and is to be timed as other entries were."""
+    """A kernel built for one shape, to be timed in the same way as other entries."""
 
     operator: Operator
     like: Entry  # its target and conditions
@@ -57,7 +57,7 @@ class Candidate:
 
 
 def first(operator: Operator, like: Entry, winners: Sequence[Entry]) -> list[tuple[Generator, Config]]:
-    """What is worth a try at a shape, the default of its family first. Raises DeepgenError where none serves it."""
+    """The configs worth trying at a shape, the default of its family first. Raises DeepgenError if none serves it."""
     family = generators.find(operator, like.target)
     target = like.target.limited_to(like.threads)
     space = family.space(operator, target)
@@ -68,9 +68,9 @@ def first(operator: Operator, like: Entry, winners: Sequence[Entry]) -> list[tup
 
 
 def varied(best: Candidate, existing: Sequence[Config]) -> list[tuple[Generator, Config]]:
-    """The fastest candidate with one knob changed, where the family's model hardly tells the difference.
+    """The fastest candidate with one knob changed, where the family's model predicts about the same time.
 
-    Without those that are known. None where the family cannot rank configs: a default is then all that is made.
+    Existing configs are left out. Empty if the family cannot rank configs: then only the default is built.
     """
     family = generators.by_name(best.family)
     if not isinstance(family, Ranked) or not isinstance(family, Modelled):
@@ -93,13 +93,13 @@ def varied(best: Candidate, existing: Sequence[Config]) -> list[tuple[Generator,
 
 
 def sized(space: Space, config: Config) -> Config:
-    """With the sizes compiled in where the family can: it will serve no other shape."""
+    """The config with the sizes compiled in, if the family supports that: it then serves no other shape."""
     fixed = {**config, _SIZES_KNOB: True}
     return fixed if _SIZES_KNOB in config and space.contains(fixed) else config
 
 
 def build(operator: Operator, like: Entry, wanted: Sequence[tuple[Generator, Config]]) -> Iterator[Candidate | str]:
-    """Each of them, side by side on all CPUs; or why it cannot be built, as without a compiler."""
+    """Build each of them in parallel on all CPUs; one that cannot be built gives the reason, such as no compiler."""
 
     def built(one: tuple[Generator, Config]) -> Candidate | str:
         try:
@@ -113,7 +113,7 @@ def build(operator: Operator, like: Entry, wanted: Sequence[tuple[Generator, Con
 
 def _built(operator: Operator, like: Entry, family: Generator, config: Config) -> Candidate:
     kernel = family.emit(operator, like.target, config)
-    require_plain(kernel, like.name)  # whose target may be of somebody else's library
+    require_plain(kernel, like.name)  # the target may come from a library of somebody else
     artifact = build_once(kernel, like.target)
     plan = completed(kernel, artifact.plan).plan
     untried = Serves((dict(operator.sizes()),), why="not verified at any other shape", dense="never verified")
@@ -123,7 +123,7 @@ def _built(operator: Operator, like: Entry, family: Generator, config: Config) -
 
 
 def entry_of(candidate: Candidate, measured: Measurement, rivals: Mapping[str, Measurement]) -> Added:
-    """As an entry, from a race in which it and the baselines took part."""
+    """The candidate as an entry, from a race with the baselines."""
     assert measured.seconds is not None and candidate.artifact.plan is not None, "it was built, and timed"
     beside = {
         name: Rival(rival.seconds, paired_ratio(rival.samples, measured.samples).estimate)

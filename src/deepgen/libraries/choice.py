@@ -47,17 +47,17 @@ class Choice:
     operator: Operator
     target: Target
     how: str  # exact, neighbour, vendor or none
-    entry: Entry | None  # where it is one of ours
-    vendor: str | None  # the baseline that serves instead
+    entry: Entry | None  # if a kernel of the library was chosen
+    vendor: str | None  # the baseline used instead
     seconds: float | None  # measured at this shape, or predicted
     reason: str
     considered: tuple[Considered, ...] = ()
-    measured: bool = False  # whether kernels were timed at this very shape, whoever serves
+    measured: bool = False  # whether kernels were timed at exactly this shape, even if a baseline is chosen
     loading: Callable[[Choice], Called] | None = field(default=None, repr=False, compare=False)
 
     @property
     def exact(self) -> bool:
-        """Whether it was measured at exactly this shape."""
+        """Whether the choice was measured at exactly this shape."""
         return self.how == EXACT
 
     def load(self) -> Called:
@@ -68,9 +68,9 @@ class Choice:
 
 
 def choose(content: LibraryContent, operator: Operator, target: Target, among: Sequence[str] | None = None) -> Choice:
-    """The fastest, as measured at this shape or predicted from those that were tuned.
+    """The fastest, as measured at this shape or predicted from the tuned shapes.
 
-    `among`: the baselines that may serve instead; None: all that can run.
+    `among`: the baselines that may be used instead; None: all that can run.
     """
     able = baselines.find(operator, target)
     return decide(
@@ -82,7 +82,7 @@ def choose(content: LibraryContent, operator: Operator, target: Target, among: S
 
 
 def decide(content: LibraryContent, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
-    """The same, where these baselines can run."""
+    """Like `choose`, with the baselines that can run."""
     alike = _alike(content, operator)
     here = comparable(content, operator, target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
@@ -142,23 +142,23 @@ def decide(content: LibraryContent, operator: Operator, target: Target, able: Se
 
 
 def comparable(content: LibraryContent, operator: Operator, target: Target) -> list[Entry]:
-    """The kernels of an operator, in any shape, that run on a target and whose times can be compared."""
+    """The kernels of an operator, for any shape, that run on a target and whose times are comparable."""
     return _like_conditions([entry for entry in _alike(content, operator) if entry.target.runs_on(target)], target)
 
 
 def _alike(content: LibraryContent, operator: Operator) -> list[Entry]:
-    """The kernels of an operator in any shape, on any target."""
+    """The kernels of an operator, for any shape and any target."""
     return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
 
 
 def related(content: LibraryContent, operator: Operator) -> list[Entry]:
-    """The kernels of an operator in other shapes, each of which serves its own shape only."""
+    """The kernels of an operator for other shapes, each of which serves only its own shape."""
     return [entry for entry in content.entries.values() if is_related(entry.operator, operator)]
 
 
 @dataclass(frozen=True)
 class _TimesAt:
-    """Seconds at one shape: of entries by their names, and of baselines."""
+    """Seconds at one shape: of entries by name, and of baselines."""
 
     exact: bool  # whether entries were timed there
     ours: Mapping[str, float]
@@ -168,7 +168,7 @@ class _TimesAt:
 def _times_at(
     operator: Operator, serving: Sequence[Entry], points: Sequence[predict.Point], able: Sequence[str]
 ) -> _TimesAt:
-    """As measured, where that was done; otherwise as predicted."""
+    """Measured times where available, otherwise predictions."""
     expected = predict.predict(operator, serving, points, model_of)
     measured = next((point for point in points if point.operator == operator), predict.Point(operator, {}, {}))
     timed = {e.name: measured.kernels[e.kernel_id] for e in serving if e.kernel_id in measured.kernels}
@@ -178,21 +178,21 @@ def _times_at(
 
 
 def model_of(entry: Entry, operator: Operator) -> float | None:
-    """The logarithm of a kernel's time by its family's model."""
+    """The logarithm of a kernel's time according to its family's model."""
     if entry.family not in generators.FAMILIES:
         return None
     family = generators.by_name(entry.family)
     if not isinstance(family, Modelled) or family.refuses(operator, entry.target) is not None:
-        return None  # or an entry of somebody's that names a family of another target
+        return None  # or an entry from elsewhere that names a family of another target
     try:
         seconds = family.modelled_seconds(operator, entry.target, entry.config)
-    except (ArithmeticError, KeyError, TypeError, ValueError):  # a config of somebody's that is none of the family's
+    except (ArithmeticError, KeyError, TypeError, ValueError):  # a config from elsewhere, not one of the family's
         return None
     return log(seconds) if seconds is not None and seconds > 0 else None
 
 
 def _like_conditions(entries: Sequence[Entry], target: Target) -> list[Entry]:
-    """Those whose times can be compared: of the most like device, and of the conditions that most were timed under."""
+    """Entries with comparable times: of the most similar device, under the conditions that most were timed under."""
     on_device = [entry for entry in entries if entry.target.device_kind == target.device_kind]
     pool = on_device or list(entries)
     groups: dict[tuple[str, bool, int | None], list[Entry]] = {}
@@ -202,7 +202,9 @@ def _like_conditions(entries: Sequence[Entry], target: Target) -> list[Entry]:
 
 
 def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, theirs: float) -> bool:
-    """Whether the vendor's library is faster. At a shape that was timed round by round, it must be so significantly."""
+    """Whether the vendor's library is faster. If both were timed in interleaved rounds, the difference must be
+    significant.
+    """
     timed = entry.at(operator)
     rival = None if timed is None else timed.baselines.get(vendor)
     if rival is not None and rival.interval is not None:
@@ -217,7 +219,7 @@ def _foreign(entry: Entry, target: Target) -> str:
 
 
 def conditions_text(entry: Entry) -> str:
-    """Under which conditions an entry was timed."""
+    """The conditions under which an entry was timed."""
     caches = "cold" if entry.cold else "warm"
     threads = "" if entry.threads is None else f", at most {counted(entry.threads, 'thread')}"
     return f"{entry.target.device_kind}, {caches} caches{threads}"
@@ -252,7 +254,7 @@ def _without_ours(
 
 
 class VendorKernel:
-    """Call it with the arrays that the operator reads, as a loaded kernel."""
+    """A baseline as a callable: takes the arrays that the operator reads, like a loaded kernel."""
 
     def __init__(self, name: str, operator: Operator, target: Target, threads: int | None = None) -> None:
         self.name, self.operator, self.target = name, operator, target
@@ -261,7 +263,7 @@ class VendorKernel:
         self._threads = threads or host.usable_cores()
 
     def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """What the operator gives: an array, or a tuple of several. Arrays must be dense."""
+        """The operator's result: an array, or a tuple of several. Arrays must be dense."""
         arrays, values = self._arguments.sort(inputs, out, named)
         seen = {name: view(array, name) for name, array in arrays.items()}
         signature = self.operator.signature()
@@ -285,7 +287,7 @@ class VendorKernel:
 
 
 def _shared(name: str, array: Any, seen: View, dtype: str) -> Any:
-    """The array's memory in the form that baselines take it in."""
+    """The array's memory in the form that baselines take."""
     if seen.strides != dense_strides(seen.shape):
         raise BadInput(f"{name} is not a contiguous row-major array", allowed="pass a contiguous copy")
     if seen.device != CPU:

@@ -1,5 +1,5 @@
-"""A library entry: what a kernel computes, on which target, how fast it was, and its provenance; and times of
-kernels and baselines side by side at one shape. Pure data.
+"""A library entry: what a kernel computes, on which target, how fast it was, and its provenance; also times of kernels
+and baselines measured side by side at one shape. Pure data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Requirements = tuple[tuple[str, str], ...]
 
 
 def _positive(value: Any) -> float:
-    """A time or a rate out of a file."""
+    """A time or a rate from a file."""
     if type(value) not in (int, float) or not 0.0 < value < inf:
         raise ValueError(f"{value!r:.40} is not a time")
     return float(value)
@@ -38,7 +38,7 @@ _OPERATOR = coded(read=operators.from_json, write=lambda operator: operator.to_j
 
 @dataclass(frozen=True)
 class Rival(Serializable):
-    """A baseline at the shape of an entry: its time, and how many times longer than ours it took."""
+    """A baseline at the shape of an entry: its time, and the ratio of that time to ours."""
 
     seconds: float = field(metadata=_POSITIVE)
     ratio: float | None = None
@@ -47,11 +47,11 @@ class Rival(Serializable):
 
 @dataclass(frozen=True)
 class Timed(Serializable):
-    """A shape that a kernel was timed at, beside baselines."""
+    """A shape at which a kernel was timed together with baselines."""
 
     operator: Operator = field(metadata=_OPERATOR)
     seconds: float = field(metadata=_POSITIVE)
-    # Of the median.
+    # Confidence interval of the median.
     interval: tuple[float, float] = field(metadata=coded(read=lambda pair: (_positive(pair[0]), _positive(pair[1]))))
     baselines: Mapping[str, Rival]
 
@@ -62,13 +62,13 @@ class Entry(Serializable):
 
     target: Target = field(metadata=coded(read=targets.from_json, write=lambda target: target.to_json()))
     cold: bool  # whether caches were cold when it was timed
-    threads: int | None  # that kernels and baselines were limited to
-    general: bool  # whether it serves other shapes than those that it was timed at
+    threads: int | None  # the limit for kernels and baselines
+    general: bool  # whether it serves shapes other than those at which it was timed
     family: str
     config: Mapping[str, Any]
     kernel_id: str = field(metadata=coded(key="kernel"))
     binary: str  # SHA-256
-    requires: tuple[tuple[str, str], ...]  # what a shape must satisfy, and in words
+    requires: tuple[tuple[str, str], ...]  # each condition on a shape, and the same in words
     timed: tuple[Timed, ...]  # at least one
     peak_gflops: float | None = field(metadata=_RATE)
     bandwidth: float | None = field(metadata=_RATE)
@@ -89,22 +89,24 @@ class Entry(Serializable):
 
     @property
     def conditions(self) -> tuple[str, bool, int | None]:
-        """The kind of device, whether caches were cold, and threads: where these are alike, times can be compared."""
+        """The kind of device, whether caches were cold, and threads: times are comparable if these are equal."""
         return self.target.device_kind, self.cold, self.threads
 
     @cached_property
     def name(self) -> str:
-        """Of its folder. Like winners of one operator under like conditions share it: the faster is kept."""
+        """The name of its folder. Similar winners of one operator under the same conditions share it: the faster is
+        kept.
+        """
         like: list[Json] = [self.target.name, *self.conditions, self.general]
         shapes: list[Json] = [timed.operator.to_json() for timed in self.timed]
         return f"{self.operator.slug()}-{self.target.name.replace(':', '_')}-{digest([shapes, like], 8)}"
 
     def at(self, operator: Operator) -> Timed | None:
-        """What was measured at exactly this shape."""
+        """What was measured at exactly this shape, if anything."""
         return next((timed for timed in self.timed if timed.operator == operator), None)
 
     def serves(self, operator: Operator) -> str | None:
-        """None where the kernel serves a shape of its operator; otherwise the requirement that is not met."""
+        """None if the kernel serves a shape of its operator; otherwise the requirement that is not met."""
         scalars = operator.scalars()
         for expression, words in self.requires:
             if not plans.holds(expression, scalars):
@@ -113,17 +115,17 @@ class Entry(Serializable):
 
 
 def is_resized(like: Operator, wanted: Operator) -> bool:
-    """Whether one is the other in another shape, so that a kernel for one may serve the other."""
+    """Whether the two differ only in shape, so that a kernel for one may serve the other."""
     if type(like) is not type(wanted):
         return False
     try:
         return bool(like.resized(wanted.sizes(), {}, {}) == wanted)
-    except (BadInput, TypeError, ValueError, KeyError):  # an operator may refuse a shape in any of these ways
+    except (BadInput, TypeError, ValueError, KeyError):  # an operator may reject a shape with any of these
         return False
 
 
 def is_related(like: Operator, wanted: Operator) -> bool:
-    """Whether one is the other in another shape, where kernels are made for one shape and serve no other."""
+    """Whether the two differ only in shape, for operators whose kernels serve a single shape."""
     if not isinstance(wanted, Named) or not isinstance(like, Named) or type(like) is not type(wanted):
         return False
     return all(like[word.name] == wanted[word.name] for word in wanted.words if word.kind != "size")
@@ -131,7 +133,7 @@ def is_related(like: Operator, wanted: Operator) -> bool:
 
 @dataclass(frozen=True)
 class Times(Serializable):
-    """Medians of one comparison. Kernels are named by their ids, so that they hold for these kernels alone."""
+    """Medians of one comparison. Kernels are identified by their ids, so the times hold for exactly these kernels."""
 
     operator: Operator = field(metadata=_OPERATOR)
     device: str  # the kind of device
@@ -139,12 +141,12 @@ class Times(Serializable):
     threads: int | None
     kernels: Mapping[str, float] = field(metadata=_TIMES)
     baselines: Mapping[str, float] = field(metadata=_TIMES)
-    ties: tuple[str, ...] = ()  # baselines that the fastest kernel is not significantly slower than
-    not_made: str | None = None  # why no kernel was made for this shape, where one was to be
+    ties: tuple[str, ...] = ()  # baselines that are not significantly faster than the fastest kernel
+    not_made: str | None = None  # why no kernel could be generated for this shape, if that was tried
 
     @property
     def conditions(self) -> tuple[str, bool, int | None]:
-        """As those of an entry."""
+        """Like those of an entry."""
         return self.device, self.cold, self.threads
 
     @property

@@ -1,4 +1,4 @@
-"""First use of an untuned shape: the likely fastest candidates are timed side by side."""
+"""First use of an untuned shape: the candidates that are likely to be fastest are timed side by side."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from deepgen.run.measure.base import Contender, Task
 from deepgen.tuning.progress import timed_part
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
-_FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow
-_LEADERS = 1.1  # times as long as the fastest: others do not race again
-_STEPS = 3  # times that variants of the fastest are made, at most
+_FIRST = 8  # kernels, of those expected to be fastest: all of a large library would make the first use slow
+_LEADERS = 1.1  # kernels slower than the fastest by more than this factor do not race again
+_STEPS = 3  # steps that generate variants of the fastest, at most
 _STEPS_BEHIND = 6  # the same, while a baseline is faster
-_GAIN = 0.995  # of the best time so far: variants that take longer end the race
-_CLOSE, _FINALISTS = 1.03, 4  # times as long as the fastest, and how many: these are timed once more
-# Then in so many rounds, at most. On an H200 one sample of five is 0.9 us longer, whatever is timed. By chance most of
-# 20 rounds may be, and then the median of a kernel of 9 us is wrong by 10%.
+_GAIN = 0.995  # of the best time so far: a step that gains less than this ends the race
+_CLOSE, _FINALISTS = 1.03, 4  # ratio to the fastest time, and the number of kernels that are timed again
+# They are timed in at most this many rounds. On an H200 one sample in five is 0.9 us longer, for any kernel. By chance
+# most of 20 rounds may be, and then the median of a kernel of 9 us is wrong by 10%.
 _CONFIRMING = 60
 
 
@@ -48,17 +48,17 @@ class Raced:
     """A race at one shape."""
 
     times: Times
-    fastest: Added | None = None  # the fastest that was made for the shape, where it was faster than all entries
-    tried: tuple[tuple[Candidate, Measurement], ...] = ()  # all that were made for it
-    spent: Mapping[str, float] = field(default_factory=dict)  # seconds, by what was done
-    noisy: str | None = None  # why nothing of it is to be kept
+    fastest: Added | None = None  # the fastest kernel generated for the shape, if it was faster than all entries
+    tried: tuple[tuple[Candidate, Measurement], ...] = ()  # all kernels generated for it
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds by activity
+    noisy: str | None = None  # why its results must not be kept
 
 
 def time_chosen(library: Library, choice: Choice, runners: Runners | None = None) -> Raced | None:
-    """Time the kernels that are expected to be the fastest at a shape beside the baselines that can run.
+    """Time the kernels that are expected to be fastest at a shape, together with the baselines that can run.
 
-    Unless the shape was tuned, kernels that are made for it take part, and the fastest of all is verified. None where
-    the library has no kernel for this operator at any shape that runs here.
+    Unless the shape was tuned, kernels generated for it take part, and the fastest of all is verified. None if the
+    library has no kernel for this operator, at any shape, that runs here.
     """
     entries = {entry.name: entry for entry in library.list()}
     able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
@@ -75,7 +75,7 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
 
 
 def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like: Entry, runners: Runners) -> Raced:
-    """Entries that were timed under like conditions, what is made for the shape, and the baselines."""
+    """Race entries timed under the same conditions, kernels generated for the shape, and the baselines."""
     race = _Race(task_at(operator, like), runners, like, [contender_of(library, entry) for entry in entries])
     tuned = (e for e in library.list() if e.conditions == like.conditions and e.at(operator) is not None)
     if next(tuned, None) is None:
@@ -97,7 +97,7 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
 
 
 class _Race:
-    """Who takes part at one shape, and what was measured. What was made for it is named by its kernel's id."""
+    """The contenders at one shape, and their measurements. Kernels generated for the shape are named by their ids."""
 
     def __init__(self, task: Task, runners: Runners, like: Entry, entries: Sequence[Contender]) -> None:
         self.task, self._runners, self._like = task, runners, like
@@ -105,7 +105,7 @@ class _Race:
         self._built: dict[str, Candidate] = {}
         self._failures: list[str] = []
         self.measured: dict[str, Measurement] = {}
-        self._last: list[str] = []  # who took part in the last race: only their rounds can be paired
+        self._last: list[str] = []  # contenders of the last race: only their rounds can be paired
         self.spent = dict.fromkeys(("building", "racing", "verifying"), 0.0)
 
     @property
@@ -114,13 +114,13 @@ class _Race:
 
     @property
     def why_none(self) -> str | None:
-        """Why no kernel that was made for the shape took part, where that was tried."""
+        """Why no kernel generated for the shape took part, if that was tried."""
         failed = [f"{candidate.family}: {one.detail}" for candidate, one in self.tried if not one.ok]
         return None if len(failed) < len(self._built) else next(iter([*self._failures, *failed]), None)
 
     @property
     def best(self) -> float:
-        """Seconds of the fastest."""
+        """Seconds of the fastest kernel."""
         return min(map(self._seconds, self._fastest_first()), default=inf)
 
     def make_first(self, entries: Sequence[Entry]) -> None:
@@ -131,7 +131,7 @@ class _Race:
                 self._failures.append(str(error))
 
     def make_variants(self) -> None:
-        """Of the fastest that was made."""
+        """Generate variants of the fastest kernel generated so far."""
         able = [name for name in self._fastest_first() if name in self._built]
         if able:
             with timed_part(self.spent, "building"):
@@ -146,7 +146,7 @@ class _Race:
         return any(0.0 < self._seconds(name) < self.best for name in able if name in self.measured)
 
     def run(self) -> bool:
-        """Time those that are new beside the leaders and the baselines; whether there were any."""
+        """Time the new contenders together with the leaders and the baselines; returns whether there were any."""
         order = self._fastest_first()
         new = [name for name in self._contenders if name not in self.measured]
         leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
@@ -155,9 +155,9 @@ class _Race:
         return bool(new)
 
     def confirmed(self) -> Candidate | None:
-        """The fastest, timed once more beside the baselines: who is first of many looks faster than it is.
+        """The fastest, timed again with the baselines: the first of many looks faster than it is.
 
-        None where it was not made for the shape. Those that are wrong on an input that finals use are passed over.
+        None if it was not generated for the shape. Kernels that fail on an input of the finals are skipped.
         """
         order = self._fastest_first()
         while order:
@@ -170,8 +170,9 @@ class _Race:
         return None
 
     def _time(self, names: list[str], rounds: int | None = None) -> None:
-        """The machine may be faster or slower than in the race before. Who takes no part any more was slower than the
-        fastest there, and its time is changed as that one's is: so it stays slower in what is kept.
+        """Time these contenders. The machine may be faster or slower than in the previous race, so the times of those
+        that no longer take part are scaled like that of the fastest one: a slower kernel stays slower in the stored
+        times.
         """
         before = self._fastest_first()[:1]
         with timed_part(self.spent, "racing"):
@@ -189,7 +190,7 @@ class _Race:
             self.measured[name] = replace(one, samples=tuple(ratio * seconds for seconds in one.samples))
 
     def _verified(self) -> Candidate | None:
-        """The fastest of the last race, if it was made for the shape and is correct on all inputs of finals."""
+        """The fastest of the last race, if it was generated for the shape and is correct on all inputs of finals."""
         for name in self._fastest_first():
             if name not in self._built:
                 return None
@@ -216,7 +217,7 @@ class _Race:
                 self._contenders[one.kernel.id] = one.contender
 
     def _fastest_first(self) -> list[str]:
-        """Kernels of the last race that were correct."""
+        """The correct kernels of the last race."""
         return sorted(filter(self._seconds, self._last), key=self._seconds)
 
     def _seconds(self, name: str) -> float:

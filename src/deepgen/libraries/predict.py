@@ -1,11 +1,11 @@
 """Predicts the times of kernels and baselines at shapes where none was timed.
 
-Each tuned shape tells how near the best kernel comes to the device's bound there, and how much longer each other kernel
-and each baseline takes. Near a tuned shape all of this is much the same, so it is averaged over the tuned shapes with
-weights that fall with the distance. A kernel that was only timed far away is expected to lose some efficiency. How a
-kernel's time changes with the shape, through partial tiles or idle multiprocessors, comes from its family's own model
-where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
-library reaches (baselines/products.py); shapes whose rows begin at other multiples of bytes are farther away.
+Each tuned shape shows how close the best kernel comes to the device's bound there, and how much slower each other
+kernel and each baseline is. These ratios are similar for nearby shapes, so they are averaged over the tuned shapes with
+weights that decrease with the distance. A kernel that was only timed at distant shapes is expected to lose some
+efficiency. How a kernel's time changes with the shape, through partial tiles or idle multiprocessors, comes from its
+family's own model if it has one. The bound is a roofline; for products on GPUs it is what a vendor's library reaches
+(baselines/products.py). Shapes whose rows have another alignment count as more distant.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.tuning.speed import bound
 
-LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
-FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
-MOST_LOST = log(2.0)  # that counts: a disturbed measurement must not outweigh all others
-UNTOLD = log(1.35)  # by so much predictions may be too good for a kernel that was timed where it was tuned alone
-_JUDGED = 32  # tuned shapes that predictions are tried at: a large library must answer soon, too
-_NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
+LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the requested one
+FAR = 3.0  # octaves from every shape at which a kernel was timed: predictions beyond are not trusted
+MOST_LOST = log(2.0)  # upper limit of a single loss: a disturbed measurement must not outweigh all others
+UNTOLD = log(1.35)  # how optimistic predictions may be for a kernel timed only at its tuned shapes
+_JUDGED = 32  # tuned shapes at which predictions are tested: large libraries must also answer quickly
+_NEAR = 0.05  # octaves: within this distance all shapes have about the same weight
 
-# The logarithm of a kernel's time by its family's model, up to a constant; None where there is no model.
+# The logarithm of a kernel's time according to its family's model, up to a constant; None without a model.
 Model = Callable[[Entry, Operator], float | None]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A shape, and the seconds of all that were timed there: kernels by their ids, baselines by their names."""
+    """A shape, and the seconds measured there: kernels by their ids, baselines by their names."""
 
     operator: Operator
     kernels: Mapping[str, float]
@@ -44,7 +44,7 @@ class Point:
         return min(self.kernels.values())
 
     def lost(self, seconds: float) -> float:
-        """What somebody loses to the best kernel here: the logarithm of the times' ratio."""
+        """The loss compared with the best kernel here: the logarithm of the ratio of times."""
         return log(seconds / self.best)
 
 
@@ -57,7 +57,7 @@ class Predicted:
 
 
 def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
-    """The tuned shapes of entries that were timed under like conditions. What was timed side by side counts more."""
+    """The tuned shapes of entries timed under the same conditions. Side-by-side times take precedence."""
     first = entries[0]
     by_shape: dict[str, Point] = {}
     for entry in entries:
@@ -79,7 +79,7 @@ def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
 
 
 def predict(operator: Operator, entries: Sequence[Entry], points: Sequence[Point], model: Model) -> Predicted:
-    """For a shape that every one of the entries serves."""
+    """Predict times for a shape that all of the entries serve."""
     first = entries[0]
     octaves = {id(point): away(operator, point.operator, first.target) for point in points}
     weights = {key: weight(far) for key, far in octaves.items()}
@@ -110,12 +110,12 @@ def predict(operator: Operator, entries: Sequence[Entry], points: Sequence[Point
 
 
 def spread(entries: Sequence[Entry], points: Sequence[Point], model: Model) -> float:
-    """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
+    """How optimistic predictions are: the logarithm of a ratio, 0 if it cannot be determined.
 
-    Each of the tuned shapes is predicted from the others, without the kernels that were tuned there: a shape that is
-    asked for has none. What counts is the time of the kernel that would be chosen, over that of the fastest baseline,
-    and the root of the mean square of the errors in it. Where it is faster than was expected the error counts as 0:
-    nobody loses by that.
+    Each tuned shape is predicted from the others, without the kernels tuned there, since a requested shape has none.
+    The error is that of the ratio between the time of the kernel that would be chosen and that of the fastest baseline;
+    the result is the root mean square of the errors. A kernel that is faster than predicted counts as error 0, since
+    that does no harm.
     """
     modelled: dict[tuple[str, int], float | None] = {}
 
@@ -141,32 +141,32 @@ def spread(entries: Sequence[Entry], points: Sequence[Point], model: Model) -> f
 
 
 def margin(entry: Entry, points: Sequence[Point], spread: float) -> float:
-    """By how much a kernel must be ahead of a vendor's library: the logarithm of a ratio.
+    """How far a kernel must be ahead of a vendor's library: the logarithm of a ratio.
 
-    Where it was timed at its own shapes alone, nothing tells what it loses elsewhere. On an H200 that was up to UNTOLD.
+    If it was timed only at its own shapes, its loss at other shapes is unknown. On an H200 the loss was up to UNTOLD.
     """
     elsewhere = any(entry.kernel_id in point.kernels and entry.at(point.operator) is None for point in points)
     return spread if elsewhere else max(spread, UNTOLD)
 
 
 def nearest(operator: Operator, entry: Entry, points: Sequence[Point]) -> Operator:
-    """Of the shapes that a kernel was timed at, the one that is nearest to this one."""
+    """The nearest of the shapes at which a kernel was timed."""
     shapes = (point.operator for point in points if entry.kernel_id in point.kernels)
     return min(shapes, key=lambda shape: distance(shape, operator))
 
 
 def distance(one: Operator, other: Operator) -> float:
-    """In octaves: how far the sizes lie apart."""
+    """The distance between the sizes, in octaves."""
     return sqrt(_squares(one, other))
 
 
 def weight(octaves: float) -> float:
-    """Of a shape that is so far away."""
+    """The weight of a shape at that distance."""
     return 1.0 / (_NEAR + octaves) ** 2
 
 
 def away(one: Operator, other: Operator, target: Target) -> float:
-    """The same, with the octaves between what rows begin at multiples of, where that matters."""
+    """Like `distance`, plus the octaves between the alignments of rows, where these matter."""
     elements = row_bytes(one, target)
     rows = (
         log2(_begin(a * elements[name]) / _begin(b * elements[name]))
@@ -181,21 +181,22 @@ def _squares(one: Operator, other: Operator) -> float:
 
 
 def _both(one: Operator, other: Operator) -> Iterator[tuple[str, int, int]]:
-    """Sizes that are not 0 in both, such as that of a padding."""
+    """Sizes that are nonzero in both; the size of a padding, for example, may be 0."""
     a, b = one.sizes(), other.sizes()
     return ((name, a[name], b[name]) for name in a if a[name] > 0 and b.get(name, 0) > 0)
 
 
 def _begin(row: int) -> int:
-    """The multiple of bytes that rows of so many bytes begin at, up to a line."""
+    """The alignment in bytes of rows of this length, up to a cache line."""
     return min(row & -row, LINE)
 
 
 def _relative(
     operator: Operator, entries: Sequence[Entry], points: Sequence[Point], model: Model
 ) -> dict[str, dict[int, float]]:
-    """By each family's model: how much longer a kernel takes, at each of the shapes, than a vendor's library, or where
-    that has no model, than the best of them."""
+    """According to each family's model: by how much a kernel is slower, at each shape, than a vendor's library, or, if
+    there is no model of that, than the fastest kernel.
+    """
     out: dict[str, dict[int, float]] = {entry.kernel_id: {} for entry in entries}
     for key, shape in [(id(operator), operator), *((id(point), point.operator) for point in points)]:
         modelled = {entry.kernel_id: model(entry, shape) for entry in entries}

@@ -1,4 +1,4 @@
-"""Times a library's kernels and baselines side by side, at tuned and other shapes; and rechecks every entry."""
+"""Times a library's kernels and baselines side by side, at tuned and other shapes, and rechecks every entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0
 
 
 class Runners:
-    """One runner at a time, which goes from operator to operator: starting one takes longer than a race."""
+    """One runner at a time, reused across operators: starting one takes longer than a race."""
 
     def __init__(self) -> None:
         self._runner: Supervisor | None = None
@@ -59,9 +59,9 @@ def opened() -> Iterator[Runners]:
 
 
 def time_across(library: Library, *, say: Callable[[str], None] = lambda text: None) -> int:
-    """Time all kernels of an operator at each other's shapes, and keep the times; gives the number of shapes.
+    """Time all kernels of an operator at each other's shapes, and store the times; returns the number of shapes.
 
-    The choice for shapes that nobody tuned is made from them.
+    Choices for untuned shapes are based on these times.
     """
     here = [entry for entry in library.list() if is_loadable(library, entry)]
     shapes = {}
@@ -92,7 +92,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
 
 
 def first_wrong(runner: Supervisor, task: Task, contender: Contender) -> str | None:
-    """The first input of finals on which a kernel is not right, in words."""
+    """The first input of the finals on which a kernel is wrong, described in words; None if there is none."""
     assert contender.kernel is not None and contender.artifact is not None
     for shape, seed, probe in finals_inputs(task):
         measured = runner.verify(contender.kernel, contender.artifact, seed, probe, shape)
@@ -102,10 +102,10 @@ def first_wrong(runner: Supervisor, task: Task, contender: Contender) -> str | N
 
 
 def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int | None = None) -> list[Measurement]:
-    """Rounds in which all take part: a few first, then as many as the time allows, without those that failed.
+    """Rounds in which all take part: a few at first, then as many as fit in the time limit, without those that failed.
 
-    `rounds`: at most, where not as many as usual. What a round takes is seen in the second few: the first load
-    everything, the frameworks of baselines among it.
+    `rounds`: an upper limit other than the default. The duration of a round is taken from the second batch, since the
+    first loads everything, including the frameworks of baselines.
     """
     measured: dict[str, Measurement] = {}
     by_name, seeds = {one.name: one for one in contenders}, count()
@@ -137,7 +137,7 @@ def contender_of(library: Library, entry: Entry) -> Contender:
 
 
 def once(entries: Iterable[Entry]) -> list[Entry]:
-    """Each kernel once: several entries may have the same."""
+    """Each kernel once: several entries may share one."""
     return list({entry.kernel_id: entry for entry in entries}.values())
 
 
@@ -148,19 +148,19 @@ def task_at(operator: Operator, like: Entry) -> Task:
 def measured(
     task: Task, contenders: Sequence[Contender], runners: Runners, rounds: int | None = None
 ) -> dict[str, Measurement]:
-    """By name, with the baselines that can run."""
+    """Measurements by name, including those of the baselines that can run."""
     all_of = [*contenders, *map(Contender, baselines.raced(baselines.find(task.operator, task.target)))]
     return dict(zip((one.name for one in all_of), compared(runners.on(task), all_of, rounds), strict=True))
 
 
 def noise(task: Task, measured: Mapping[str, Measurement]) -> str | None:
-    """Why these times are not to be kept, in words: on a CPU a busy machine may have made them up."""
+    """Why these times must not be kept, in words: on a CPU a busy machine may have distorted them."""
     rows = [one.conditions for one in measured.values() if one.ok] if task.target.runner == "cpu" else []
     return conditions.noise(rows)
 
 
 def times_of(task: Task, measured: Mapping[str, Measurement], kernels: Mapping[str, str]) -> Times:
-    """`kernels`: the ids of those of ours that are to be kept, by the names that they have in the race."""
+    """`kernels`: the ids of our kernels whose times are kept, keyed by their names in the race."""
     able = {name: one for name, one in measured.items() if one.ok and one.seconds}
     seconds = {name: one.seconds or 0.0 for name, one in able.items()}
     ours = [name for name in kernels if name in able]
@@ -173,7 +173,7 @@ def times_of(task: Task, measured: Mapping[str, Measurement], kernels: Mapping[s
 
 
 def _is_tie(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether ours is not significantly slower, by the rounds of one race."""
+    """Whether ours is not significantly slower, based on the rounds of one race."""
     return len(ours) == len(theirs) and paired_ratio(ours, theirs).no_slower
 
 
@@ -195,13 +195,13 @@ def is_loadable(library: Library, entry: Entry) -> bool:
 
 RIGHT, SLOWER, WRONG, REFUSED, ELSEWHERE = "right", "slower", "wrong", "refused", "elsewhere"
 FAILED = (SLOWER, WRONG, REFUSED)
-TOLERANCE = 0.10  # of the time: noise between two days stays below it
-_RETRIES = 2  # of a comparison that seems slower: a busy machine looks like a slow kernel
+TOLERANCE = 0.10  # of the time: the noise between two days is smaller
+_RETRIES = 2  # of a comparison that seems slower, since a busy machine makes a kernel look slow
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of an entry."""
+    """The result for one entry."""
 
     name: str
     verdict: str
@@ -270,7 +270,7 @@ def _timed(
 
 
 def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Timed) -> dict[str, float]:
-    """How much of our lead over each baseline is left."""
+    """The share of our lead over each baseline that remains."""
     return {
         name: paired_ratio(measured.samples, ours.samples).estimate / before
         for name, measured in others.items()

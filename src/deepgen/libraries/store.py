@@ -25,14 +25,14 @@ from deepgen.vocabulary.folders import remove_tree
 
 FORMAT, ENTRIES, TIMES, LOCK = "format", "entries", "times", "lock"
 _KIND, _VERSION = "deepgen library", 1
-_MOST_ENTRY = 1 << 20  # bytes of an entry's own file
-_NEW, _OLD = ".new", ".old"  # an entry that is being written, and what it replaces
-_WAIT_SECONDS, _GLANCE_SECONDS = 10.0, 0.1  # for another process that changes the library
+_MOST_ENTRY = 1 << 20  # maximum size of an entry's own file in bytes
+_NEW, _OLD = ".new", ".old"  # an entry being written, and the one it replaces
+_WAIT_SECONDS, _GLANCE_SECONDS = 10.0, 0.1  # for another process that is changing the library
 
 
 @dataclass(frozen=True)
 class LibraryContent:
-    """What a library holds; what is damaged is named, with what is wrong with it."""
+    """The content of a library; damaged entries are listed with what is wrong."""
 
     entries: Mapping[str, Entry]
     damaged: Mapping[str, str]
@@ -46,12 +46,12 @@ class LibraryStore:
         self.folder = folder
 
     def check_format(self) -> None:
-        """Raises BadInput for a folder that is something else; one that is empty or missing becomes a library."""
+        """Raises BadInput for a folder that is something else; an empty or missing folder may become a library."""
         path = self.folder / FORMAT
         if not path.exists():
             if not self.folder.exists() or (self.folder.is_dir() and not any(map(_is_foreign, self.folder.iterdir()))):
                 return
-            if not path.exists():  # another process may have made the library meanwhile
+            if not path.exists():  # another process may have created the library meanwhile
                 raise BadInput(
                     "is not a deepgen library", where=str(self.folder), allowed="a library, or no folder yet"
                 )
@@ -70,7 +70,9 @@ class LibraryStore:
 
     @contextmanager
     def changing(self, wait: float = _WAIT_SECONDS) -> Iterator[None]:
-        """One process at a time changes a library; others wait for so many seconds, and are told who it is."""
+        """Lock the library for changes by one process; others wait this many seconds, then raise an error that names
+        it.
+        """
         self.check_format()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / FORMAT).exists():
@@ -85,7 +87,7 @@ class LibraryStore:
             time.sleep(_GLANCE_SECONDS)
         with held:
             for name in (ENTRIES, TIMES):
-                if (self.folder / name).is_symlink():  # what is removed there would be somebody else's
+                if (self.folder / name).is_symlink():  # removals there would hit files outside the library
                     raise BadInput(
                         "is a link", where=str(self.folder / name), allowed="must be a folder inside the library"
                     )
@@ -97,7 +99,7 @@ class LibraryStore:
         self.check_format()
         entries, damaged = {}, {}
         for folder in self._inside(ENTRIES):
-            if not folder.is_dir() or folder.name.endswith((_NEW, _OLD)):  # what a killed writer left
+            if not folder.is_dir() or folder.name.endswith((_NEW, _OLD)):  # left by a killed writer
                 continue
             try:
                 entries[folder.name] = self._entry(folder)
@@ -113,7 +115,7 @@ class LibraryStore:
         return LibraryContent(entries, damaged, tuple(times))
 
     def stored(self, entry: Entry, *, trusted: bool) -> Stored:
-        """The kernel of an entry with its binary, which is checked first. Raises DeepgenError, in words."""
+        """The kernel of an entry with its binary, which is verified first. Raises DeepgenError with a clear message."""
         folder = self.folder / ENTRIES / entry.name
         stored = stored_winner(folder)
         if stored.binary is None or stored.kernel.id != entry.kernel_id or stored.sha256 != entry.binary:
@@ -128,7 +130,7 @@ class LibraryStore:
         self._put(entry.name)
 
     def copy(self, name: str, other: LibraryStore) -> None:
-        """An entry of another library as it is; its signature holds for whoever wrote it."""
+        """Copy an entry of another library unchanged; its signature stays valid for the user who wrote it."""
         fresh = self.folder / ENTRIES / f"{name}{_NEW}"
         remove_tree(fresh)
         shutil.copytree(other.folder / ENTRIES / name, fresh, ignore=_links)
@@ -146,7 +148,7 @@ class LibraryStore:
         remove_tree(path)
 
     def _put(self, name: str) -> None:
-        """The new entry in its place. At every moment the old one or the new one is whole, under some name."""
+        """Move the new entry into place. At every moment the old one or the new one is complete, under some name."""
         folder = self.folder / ENTRIES / name
         old = folder.with_name(f"{name}{_OLD}")
         if folder.exists():
@@ -155,7 +157,7 @@ class LibraryStore:
         remove_tree(old)
 
     def _mend(self) -> None:
-        """What a killed writer left: an entry that was being replaced is put back, the rest is removed."""
+        """Clean up after a killed writer: an entry that was being replaced is restored, everything else is removed."""
         for path in [path for path in (self.folder / ENTRIES).iterdir() if path.name.endswith((_NEW, _OLD))]:
             place = path.with_name(path.name.removesuffix(_OLD))
             if path.name.endswith(_OLD) and not place.exists():
@@ -178,10 +180,10 @@ class LibraryStore:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether it is something else than the format of a library that another process is just making."""
+    """Whether the file is not the format file of a library that another process is just creating."""
     return not path.name.startswith(f".{FORMAT}.")
 
 
 def _links(folder: str, names: list[str]) -> list[str]:
-    """What is not copied out of somebody's folder: a link may lead anywhere."""
+    """Names to leave out of a copy of another user's folder: links, which may point anywhere."""
     return [name for name in names if (Path(folder) / name).is_symlink()]

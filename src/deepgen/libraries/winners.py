@@ -21,8 +21,8 @@ from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError
 
 PREDICT, MEASURE = "predict", "measure"  # how a kernel is chosen for a shape that was never tuned
-ADDED, REPLACED, KEPT = "added", "replaced", "kept"  # what became of an entry: it is new, faster, or slower
-_AS_FAST = 1.02  # a kernel that takes at most this many times as long as another is as fast
+ADDED, REPLACED, KEPT = "added", "replaced", "kept"  # the outcome for an entry: it is new, faster, or slower
+_AS_FAST = 1.02  # kernels within this ratio of times count as equally fast
 
 
 class VendorFallback(UserWarning):
@@ -48,7 +48,7 @@ class Library:
         self.served: Counter[str] = Counter()  # choices so far: exact, neighbour, vendor or none
         self._store = LibraryStore(self.folder)
         self._content = self._store.read()
-        self._measured: dict[str, Times] = {}  # by this process, where the folder may not be changed, too
+        self._measured: dict[str, Times] = {}  # by this process; also used if the folder cannot be changed
         self._choices: dict[tuple[Operator, str | Target | None, tuple[str, ...] | None], Choice] = {}
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
@@ -168,7 +168,7 @@ class Library:
                 if raced.fastest is not None and self._became(raced.fastest[0], self._store.read()) != KEPT:
                     self._store.write(*raced.fastest)
                 self._store.write_times(raced.times)
-        except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
+        except (OSError, DeepgenError):  # read-only, or being changed by another process: this one keeps the times
             pass
         self.reload()
         return True
@@ -181,7 +181,7 @@ class Library:
 
     def load(self, entry: Entry) -> Loaded:
         """The kernel of an entry, after its binary was checked."""
-        targets.device_for(entry.target)  # raises where there is none
+        targets.device_for(entry.target)  # raises if there is no such device
         stored = self._store.stored(entry, trusted=self.trusted)
         return load(stored.kernel, entry.operator, entry.target, stored.binary, stored.plan)
 
@@ -225,7 +225,7 @@ class Library:
         return REPLACED if entry.seconds < existing.seconds else KEPT
 
     def _all_damaged(self) -> dict[str, str]:
-        """With those whose binary was changed, which only a look at every binary shows."""
+        """All damage, including changed binaries, which are only detected by reading every binary."""
         out = dict(self._content.damaged)
         for name, entry in self._content.entries.items():
             try:
@@ -235,7 +235,7 @@ class Library:
         return out
 
     def _dominated(self) -> tuple[Pruned, ...]:
-        """Entries whose every shape another kernel of the library serves as fast, as timed side by side."""
+        """Entries for whose every shape another kernel of the library is as fast, when timed side by side."""
         gone: dict[str, Pruned] = {}
         for entry in self._content.entries.values():
             rows = {t.operator.slug(): t for t in self._content.times if entry.kernel_id in t.kernels}

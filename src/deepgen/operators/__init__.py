@@ -49,7 +49,7 @@ OPERATORS: Registry[type[Operator]] = Registry(
 
 
 def from_json(data: Mapping[str, Any]) -> Operator:
-    """The operator that `to_json` described: a built-in one, or one of an installed package."""
+    """The operator that `to_json` described: a built-in one, or one from an installed package."""
     name = data.get("name")
     if not isinstance(name, str):
         raise BadInput("no operator was given", allowed="one of " + ", ".join(OPERATORS.names()))
@@ -59,7 +59,7 @@ def from_json(data: Mapping[str, Any]) -> Operator:
 
 
 def is_built_in(operator: Operator) -> bool:
-    """Whether every process that has deepgen can make this operator from its JSON."""
+    """Whether every process with deepgen can create this operator from its JSON."""
     return operator.name in OPERATORS.own and isinstance(operator, OPERATORS.get(operator.name))
 
 

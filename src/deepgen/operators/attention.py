@@ -27,11 +27,11 @@ DTYPES = ("bf16", "f16", "f32")
 LAYOUTS = ("bhsd", "bshd")
 PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
-_LARGE = (1.0, 8.0, 64.0)  # times usual, of each query in turn: exp() of its scores overflows without their maximum
-_PEAK = 40.0  # about how far one key's score is above all others
+_LARGE = (1.0, 8.0, 64.0)  # factors of successive queries: exp() overflows unless the maximum is subtracted
+_PEAK = 40.0  # approximate difference between one key's score and all others
 _SINGLE = 2.0**-23
 OPTIONS = ("bias", "alibi", "sinks", "lse")
-_HIDDEN = 3  # and each seventh key after it, by a bias
+_HIDDEN = 3  # first key hidden by a bias; every seventh after it is hidden, too
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Attention(Operator):
 
     @property
     def options(self) -> list[str]:
-        """Those that add a tensor."""
+        """The options that add a tensor."""
         return [word for word in OPTIONS if getattr(self, word)]
 
     @property
     def factor(self) -> float:
-        """Of scores."""
+        """The factor of scores."""
         return self.scale or 1.0 / sqrt(self.width)
 
     def sees(self, query: Any, key: Any) -> list[Any]:
@@ -167,7 +167,7 @@ class Attention(Operator):
 
     @property
     def _seen(self) -> int:
-        """How many keys the queries of a head see."""
+        """The number of keys that the queries of a head see."""
         shift, reach = self.keys - self.queries, self.window or self.keys + self.queries
         if not self.causal and not self.window:
             return self.queries * self.keys
@@ -181,8 +181,9 @@ class Attention(Operator):
         return PROBES
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        """`exact`: queries of zeros weigh all that they see alike, and values are small integers: sums are exact, and a
-        lost or doubled key shows. `peak`: each query is as one of the keys, whose value it picks."""
+        """`exact`: queries are zero, so all visible keys have the same weight, and values are small integers: sums are
+        exact, and a lost or doubled key is detected. `peak`: each query is close to one of the keys, and picks its
+        value."""
         if probe not in PROBES:
             raise BadInput(f"attention: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
         import numpy as np
@@ -212,7 +213,7 @@ class Attention(Operator):
         return {**{name: np.ascontiguousarray(array) for name, array in drawn.items()}, **more}
 
     def _more(self, seed: int, probe: str) -> dict[str, Array]:
-        """What options read. A bias of minus infinity hides some keys, as masks do."""
+        """The inputs of options. A bias of minus infinity hides some keys, as masks do."""
         import numpy as np
 
         shapes, some = {t.name: t.shape for t in self.tensors()}, probe not in ("zeros", "exact")
@@ -233,7 +234,7 @@ class Attention(Operator):
         return dtype_named(self.dtype)
 
     def laid(self, array: Array) -> Array:
-        """With heads before queries or keys, or back."""
+        """Moves heads before queries or keys, or back."""
         import numpy as np
 
         return array if self.layout == "bhsd" else np.swapaxes(array, 1, 2)
@@ -258,22 +259,22 @@ class Attention(Operator):
         return reference_at(self, inputs, output, places)
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        """None where the exponential in f64 needs a library of the vendor, and for heads too wide."""
+        """None if the exponential in f64 needs a vendor's library, or if heads are too wide."""
         from deepgen.operators.attention_answers import reference_kernel
 
         return reference_kernel(self, language)
 
     def shares(self) -> tuple[float, float, float]:
-        """Of what errors are: of the root of the sum of squared terms, of the sum of terms' sizes, and of that times
-        what scores' products may be."""
+        """The shares of errors: of the root of the sum of squared terms, of the sum of the terms' magnitudes, and of
+        that sum times the largest possible score."""
         narrow = self.format.bits == 16
-        cut = _SINGLE / 16 if narrow else 0.0  # tensor cores cut bits off: operators/gemm.py
+        cut = _SINGLE / 16 if narrow else 0.0  # tensor cores truncate bits: see operators/gemm.py
         quad = (2.0 * self.format.epsilon if narrow else 0.0) + cut * self.keys
         base = _SINGLE * (16.0 + sqrt(self.keys) + 8.0 * self.softcap)
         return quad, base, 2.0 * (_SINGLE * (4.0 + sqrt(self.width)) + cut * self.width)
 
     def tolerance(self, output: str = "o", probe: str = "normal") -> Tolerance:
-        """Beside the answer's scale there are the rounding of o, and what weights that are equal have in common."""
+        """In addition to the answer's scale: the rounding of o, and the common error of equal weights."""
         of = self.format
         if output == "lse":
             return Tolerance(1.0, 4.0 * _SINGLE)
@@ -337,17 +338,17 @@ def attention(
 ) -> Attention:
     """o = softmax(scale * q k^T) v for each head of each batch.
 
-    kv_heads: heads of k and v, a divisor of `heads`: neighbours share them.
-    v_width: the width of v and o where it is not that of q and k.
-    layout: bhsd, or bshd with heads beside each other.
+    kv_heads: heads of k and v, a divisor of `heads`: neighbouring heads share them.
+    v_width: the width of v and o if it differs from that of q and k.
+    layout: bhsd, or bshd with the heads of a position contiguous.
     causal: whether a query sees no later keys; the last query is aligned with the last key.
-    window: a query sees keys that are fewer than this away from its own place; 0: all.
+    window: a query sees keys that are fewer than this many positions away; 0: all.
     scale: the factor of scores; 0: one over the root of `width`.
-    softcap: c where scores are c * tanh(score / c).
-    bias: whether a tensor is added to scores: B x H x SQ x SK, of which a size of 1 stands for any.
-    alibi: whether scores fall by `slopes[h]` for each place that a key is away from the query's own.
-    sinks: whether `sinks[h]` is one more score, of no value: weights sum to less than one.
-    lse: whether there is a second result, the log of the sum of exp(score), a sink's among them.
+    softcap: c if scores are c * tanh(score / c).
+    bias: whether a tensor is added to scores: B x H x SQ x SK, where a size of 1 is broadcast.
+    alibi: whether scores fall by `slopes[h]` for each position between the key and the query.
+    sinks: whether `sinks[h]` is an additional score without a value: weights then sum to less than one.
+    lse: whether there is a second result, the log of the sum of exp(score), including that of a sink.
     """
     shared, last = (heads if kv_heads is None else kv_heads), (width if v_width is None else v_width)
     sizes = dict(zip(_SIZES.values(), map(plain, (batch, heads, shared, queries, keys, width, last)), strict=True))

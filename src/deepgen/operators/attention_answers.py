@@ -1,4 +1,4 @@
-"""Attention's exact results, and how far off those of a kernel may be: on the host, and by a kernel on a GPU."""
+"""The exact results of attention, and the error allowed for a kernel's: on the host, and by a kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, ScalarArg, Source
 if TYPE_CHECKING:
     from deepgen.operators.attention import Attention
 
-_CHUNK = 1 << 22  # scores that are held at once
+_CHUNK = 1 << 22  # scores that are in memory at once
 _FORMATS = {"f32": 0, "f16": 1, "bf16": 2}
-_WIDEST = 512  # that the reference on a device holds
+_WIDEST = 512  # width of the reference on a device
 
 
 def reference(operator: Attention, inputs: Mapping[str, Array]) -> dict[str, Answer]:
@@ -48,11 +48,11 @@ def reference_at(operator: Attention, inputs: Mapping[str, Array], output: str, 
 
 
 def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, places: Array) -> dict[str, Answer]:
-    """Results of some queries of a head, and how far off they may be.
+    """The results of some queries of a head, and their allowed errors.
 
-    A kernel rounds weights to the format of v. These errors are independent, so they add up as their squares do: eight
-    standard deviations are allowed, and in `tolerance` what equal weights have in common. Scores are off by some steps
-    of f32 of what their products and what is added to them may be, and each weight by as great a share.
+    A kernel rounds weights to the format of v. These errors are independent, so their squares add up: eight standard
+    deviations are allowed, and in `tolerance` the common error of equal weights. Scores are off by some f32 steps of
+    the largest possible products and added terms, and each weight by the same share.
     """
     of, own = operator.format, h // (operator.heads // operator.kv_heads)
     q, k, v = (widen(operator.laid(inputs[n])[b, g], of) for n, g in (("q", h), ("k", own), ("v", own)))
@@ -83,12 +83,12 @@ def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, p
         weights /= total
         share = base + score * largest
         error = quad * np.sqrt(np.square(weights) @ np.square(v)) + share * (weights @ np.abs(v))
-        lse = np.where(np.isnan(lse), -np.inf, lse)  # of a query that sees no key
+        lse = np.where(np.isnan(lse), -np.inf, lse)  # for a query that sees no key
     return {"o": Answer(values, error), "lse": Answer(lse, np.broadcast_to(share, (len(places), 1))[:, 0])}
 
 
 def _added(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, places: Array) -> Iterator[Array]:
-    """What is added to scores."""
+    """The terms that are added to scores."""
     if operator.alibi:
         apart = places[:, None] + (operator.keys - operator.queries) - np.arange(operator.keys)
         yield np.abs(apart) * -np.float64(inputs["slopes"][h])

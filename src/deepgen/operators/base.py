@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 O = TypeVar("O", bound="Operator")  # noqa: E741
 
-REFERENCE_ROWS = 16  # of which elements are drawn, where each takes its whole row
+REFERENCE_ROWS = 16  # number of rows from which elements are drawn, if an element needs its whole row
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Operator(ABC):
     """
 
     name: ClassVar[str]
-    reference_rows: ClassVar[int | None] = None  # of how many rows elements are best, where one takes its whole row
-    weights: ClassVar[tuple[str, ...]] = ()  # tensors that are constant where a trained model is run
+    reference_rows: ClassVar[int | None] = None  # rows to draw elements from, if an element needs its whole row
+    weights: ClassVar[tuple[str, ...]] = ()  # tensors that are constant when a trained model is run
     words: ClassVar[tuple[Word, ...]] = ()  # parameters on the command line and in config files; empty: the fields
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Operator(ABC):
         return None
 
     def answer_of(self, output: str, stored: Array) -> Answer:
-        """An answer made from a kernel's output."""
+        """The answer for a kernel's output."""
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         values = widen(stored, of)
         return Answer(values, typical(values))
@@ -185,7 +185,7 @@ class Operator(ABC):
 
     @cached_property
     def _tensors(self) -> tuple[Tensor, ...]:
-        # Kept: the model of a family asks for them with each of thousands of configs.
+        # Cached: the model of a family reads them for each of thousands of configs.
         return self.signature().shaped(self.sizes())
 
     def values(self) -> Mapping[str, int | float]:
@@ -200,7 +200,7 @@ class Operator(ABC):
         return out
 
     def aliases(self) -> Mapping[str, str]:
-        """Other names that `scalars` has for strides: what each stands for, over sizes and the strides' own names."""
+        """Other names of strides in `scalars`: each as an expression over sizes and the strides' own names."""
         return {}
 
     def strided(self, arrays: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
@@ -233,13 +233,13 @@ class Operator(ABC):
 
     def float_probes(self) -> tuple[str, ...]:
         """Probes that show how a kernel handles NaN, infinities and denormals. It need not preserve them, unless
-        requested. None if inputs are the operator's own."""
+        requested. Empty if the operator defines its own inputs."""
         usual = type(self).inputs is Operator.inputs
         return filling.float_probes(self.signature(), self.tensors()) if usual else ()
 
     def changeable(self) -> frozenset[str]:
-        """Inputs of which an element may hold what another one of them does. Integers that code of a user's own gives
-        may be places that depend on each other."""
+        """Inputs whose elements may be replaced by others of the same tensor. Integers from a user's own code may be
+        indices that depend on each other."""
         ours = type(self).inputs.__module__.startswith(f"{__package__}.")
         return frozenset(t.name for t in self.tensors() if t.role == INPUT and (ours or not t.dtype.integer))
 
@@ -254,8 +254,8 @@ class Operator(ABC):
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """New inputs (input and inout tensors), the same for the same seed on every machine.
 
-        Floats are drawn from a standard normal distribution, or uniformly where a range is declared; integers
-        uniformly from their range or that of their dtype. `filling.py` has what the other probes are.
+        Floats are drawn from a standard normal distribution, or uniformly if a range is declared; integers uniformly
+        from their range or that of their dtype. `filling.py` describes the other probes.
         """
         sizes, signature = self.sizes(), self.signature()
         tensors = [tensor for tensor in self.tensors() if tensor.role != OUTPUT]
@@ -268,8 +268,8 @@ class Operator(ABC):
         return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
 
     def tolerance_on(self, output: str, probe: str) -> Tolerance:
-        """The tolerance on any probe's inputs. Of denormal results little more than their size is asked for, and their
-        answers have other scales (`strictly`)."""
+        """The tolerance on any probe's inputs. For denormal results little more than their magnitude is checked, and
+        their answers have other scales (`strictly`)."""
         from deepgen.operators.products import tiny_step
 
         of = dtype(self.signature().dtype_of(self.signature()[output]))
@@ -279,8 +279,8 @@ class Operator(ABC):
         return Tolerance(usual.absolute, max(usual.relative, 0.5), 2.0 * tiny_step(of, kept=True))
 
     def judged_by(self) -> Mapping[str, Any]:
-        """Functions and values that decide what is correct: a study of a user's own operator begins again where
-        one of them has changed."""
+        """Functions and values that decide what is correct: if one of them changes, a study of a user's own operator
+        starts again."""
         return {name: vars(kind)[name] for name in _JUDGING for kind in [_holder(type(self), name)] if kind is not None}
 
     def to_json(self) -> JsonObject:
@@ -300,30 +300,31 @@ class Operator(ABC):
 
     @classmethod
     def make(cls: type[O], parameters: Mapping[str, Any]) -> O:
-        """The operator that the words of a command line or a config file describe."""
+        """The operator described by the words of a command line or a config file."""
         return cls(**parameters)
 
     def parameters(self) -> Mapping[str, Any]:
-        """The words that describe it, as `make` takes them: fields of the same names, unless it says otherwise."""
+        """The words that describe it, as `make` takes them: fields of the same names, unless an operator overrides
+        this."""
         return {name: getattr(self, name) for name in words_of(type(self))}
 
 
-# What may decide whether a result is correct; an expression gives the others where it is all there is.
+# What may decide whether a result is correct; an operator that defines only an expression gets the others from it.
 _JUDGING = ("signature", "reference", "expression", "inputs", "probes", "tolerance", "answer_of", "neighbours")
 
 
 def _holder(kind: type, name: str) -> type | None:
-    """The class that defines it, unless deepgen does."""
+    """The class that defines it, unless it is deepgen's own."""
     holder = next((one for one in kind.__mro__ if name in vars(one)), None)
     return None if holder is None or holder.__module__.startswith("deepgen.") else holder
 
 
-_FAR = 2.0**10  # times an element that the usual size of all may count for it
+_FAR = 2.0**10  # the most by which a typical magnitude may exceed an element's own in its scale
 
 
 def typical(values: Array) -> Array:
-    """A scale where nothing says what results are made of: the root mean square of all that are finite, but for each
-    element no more than a thousand times itself. A share of it is never as much as a small result among large ones."""
+    """A scale for results of unknown origin: the root mean square of all finite ones, but at most about a thousand
+    times each element's own magnitude. So a small result among large ones is not lost in its tolerance."""
     import numpy as np
 
     if values.dtype.kind in "iu":
@@ -335,7 +336,7 @@ def typical(values: Array) -> Array:
 
 
 def strictly(answer: Answer, of: DType) -> Answer:
-    """The answer where denormals count: its scale has nothing that allows for flushing them."""
+    """The answer if denormals count: its scale does not allow for flushing them."""
     import numpy as np
 
     from deepgen.operators.products import tiny_step
@@ -343,7 +344,7 @@ def strictly(answer: Answer, of: DType) -> Answer:
     if of.integer:
         return answer
     flushed, kept = tiny_step(of, kept=False), tiny_step(of, kept=True)
-    # A few operations add up to some of them, and factors after that to more.
+    # A few operations may add up several flushed numbers, and later factors may enlarge the error.
     least = flushed * (2.0**36 if flushed > kept else 16.0)
     return Answer(answer.values, np.where(answer.scale < least, 0.0, answer.scale).astype(answer.scale.dtype))
 

@@ -16,7 +16,7 @@ from deepgen.vocabulary.parallel import in_chunks
 
 @dataclass(frozen=True)
 class Comparison:
-    """How an answer compares with the reference."""
+    """How a result compares with the reference."""
 
     error: float  # the largest error as a share of the tolerance; infinite for a wrong NaN, Inf or integer
     wrong: int  # elements out of tolerance
@@ -29,8 +29,8 @@ class Comparison:
 
 
 def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
-    """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format. Where as much is
-    allowed as the format holds, nothing is known of the result: anything is correct.
+    """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format. If the tolerance
+    is as large as the format's range, any result is correct.
 
     Denormal numbers may be rounded to zero: see `floor`.
     """
@@ -59,7 +59,8 @@ def flat_scale(answer: Answer) -> Array:
 
 
 def scale_format(of: DType) -> DType:
-    """What the scales of an output are kept and compared in: those of f64 results may be smaller than any f32."""
+    """The format in which an output's scales are stored and compared: those of f64 results may be smaller than any
+    f32."""
     return dtype("f64" if of.name == "f64" else "f32")
 
 
@@ -94,7 +95,7 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
     off = np.abs(x - want)
     shares: Array = off / allowed
     unknown = (allowed >= largest(dtype)) & np.isfinite(want)
-    if unknown.any():  # whatever it is
+    if unknown.any():  # any value is accepted
         shares[unknown] = 0.0
     odd = ~np.isfinite(shares)
     if odd.any():

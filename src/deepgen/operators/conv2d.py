@@ -1,9 +1,9 @@
 """2-D convolution: y[n, p, q, co] = sum of x[n, p * stride - pad + r, q * stride - pad + s, ci] * weight[r, s, ci, co].
 
-The filter is k x k; terms outside the image are zero. In layout `nhwc` x is N x H x W x CI and weight
-k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x. k, stride and pad are
-one number for both dimensions, or a pair. The weight may be packed, as OIhw4i16o4i. With dilation, groups or an
-epilogue the operator is `dilated_conv2d`, which has them.
+The filter is k x k; terms outside the image are zero. In layout `nhwc` x is N x H x W x CI and weight k x k x CI x CO;
+in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x. k, stride and pad are one number for
+both dimensions, or a pair. The weight may be packed, for example as OIhw4i16o4i. With dilation, groups or an epilogue
+the operator is `dilated_conv2d`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
-# Format of x and weight -> that of sums, that of y.
+# Format of x and weight -> formats of sums and of y.
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
            "i8": ("i32", "i32")}  # fmt: skip
 LAYOUTS = ("nhwc", "nchw")
 _EACH = ("k", "stride", "pad")  # may differ by dimension
 _SIDES = ("h", "w")
-_ELSE = {"dilation": 1, "groups": 1, "epilogue": NONE}  # words of `dilated_conv2d`: what they are here
+_ELSE = {"dilation": 1, "groups": 1, "epilogue": NONE}  # words of `dilated_conv2d`, with their values here
 
 
 def _out(side: str, k: str, stride: str, pad: str) -> str:
     return f"({side} + 2 * {pad} - {k}) // {stride} + 1"
 
 
-OUT_H, OUT_W = (_out(side, *_EACH) for side in "HW")  # where one number serves both dimensions
+OUT_H, OUT_W = (_out(side, *_EACH) for side in "HW")  # if one number serves both dimensions
 
 _PROBES = ("normal", "large", "denormal", "zeros", "special", "exact")
-_LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
+_LARGE = {"f16": 8.0}  # instead of 2**40, which would overflow: the sums must stay finite
 
 
 @dataclass(frozen=True)
 class Conv2d(Operator):
-    """The fields of a convolution, listed once."""
+    """A 2-D convolution; its parameters are its fields."""
 
     name: ClassVar[str] = "conv2d"
     weights: ClassVar[tuple[str, ...]] = ("weight",)
@@ -101,7 +101,7 @@ class Conv2d(Operator):
 
     @property
     def dtypes(self) -> tuple[DType, DType, DType]:
-        """Of x and weight, of sums, of y."""
+        """The formats of x and weight, of sums, and of y."""
         acc, out = FORMATS[self.dtype]
         return dtype(self.dtype), dtype(acc), dtype(out)
 
@@ -119,7 +119,7 @@ class Conv2d(Operator):
 
     @property
     def is_plain(self) -> bool:
-        """Whether one number serves both dimensions, and the weight lies as the layout says: families by hand."""
+        """Whether one number serves both dimensions and the weight is not packed, as hand-written families require."""
         uneven = any(isinstance(size, tuple) for size in (self.k, self.stride, self.pad))
         return not uneven and self.weight_layout == NONE
 
@@ -151,7 +151,7 @@ class Conv2d(Operator):
         return between.join([shown(self.kernel), *apart, *around, *packed])
 
     def _shapes(self) -> tuple[tuple[Size, ...], ...]:
-        """Of x, weight and y."""
+        """The shapes of x, weight and y."""
         k, stride, pad = ((*of_sides(word, getattr(self, word.name)),) for word in self._own() if word.sides)
         k, stride, pad = ((one * 2)[:2] for one in (k, stride, pad))
         outs = tuple(_out(*names) for names in zip("HW", k, stride, pad, strict=True))
@@ -179,13 +179,13 @@ class Conv2d(Operator):
         return {name: size for sizes in each for name, size in sizes.items()}
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
-        """A filter that fits nowhere is an error, not an empty result, even if some size is zero."""
+        """A filter larger than the padded image is an error, not an empty result, even if some size is zero."""
         solved = super().solve(arrays)
         self._check_filter(solved.sizes)
         return solved
 
     def _check_filter(self, sizes: Mapping[str, int]) -> None:
-        """`sizes`: of this convolution or another shape of it."""
+        """`sizes`: of this convolution or of another shape of it."""
         k, pad = (both(sizes.get(name) or tuple(sizes.get(f"{name}_{s}", 0) for s in _SIDES)) for name in ("k", "pad"))
         images = [sizes[side] + 2 * around for side, around in zip("HW", pad, strict=True)]
         if any(own > image for own, image in zip(k, images, strict=True)):
@@ -201,13 +201,13 @@ class Conv2d(Operator):
                 own = [sizes[name] for name in names]
                 new[word.name.lower()] = own[0] if len(own) == 1 else (*own,)
         other = replace(self, **new)
-        if not sizes.keys() <= other.sizes().keys():  # kernels name the sizes that they were made with
+        if not sizes.keys() <= other.sizes().keys():  # kernels refer to the sizes that they were compiled with
             what = f"conv2d: k={shown(other.k)} stride={shown(other.stride)} pad={shown(other.pad)}"
             raise BadInput(what, allowed="the same form as before: one number for both dimensions, or two")
         return other
 
     def work(self) -> Work:
-        """Counts products with real pixels, and pixels that some output needs: a stride beyond k skips others."""
+        """Counts products with real pixels, and pixels that are needed: a stride larger than k skips some."""
         import numpy as np
 
         of, _, out = self.dtypes
@@ -222,7 +222,7 @@ class Conv2d(Operator):
         )
 
     def _taps(self, side: int, size: int, outputs: int) -> Array:
-        """The rows (or columns) of the image that the filter meets, one for each output and row of the filter."""
+        """The image rows (or columns) that the filter touches, one for each output and row of the filter."""
         import numpy as np
 
         first = np.arange(outputs) * self.strides[side] - self.pads[side]
@@ -254,14 +254,14 @@ class Conv2d(Operator):
             flat = drawn_inputs["x"].reshape(-1)
             special = narrow(np.array([np.nan, np.inf, -np.inf]), of)[: flat.size]
             flat[np.random.default_rng(seed).choice(flat.size, special.size, replace=False)] = special
-        if probe == "denormal":  # one filter, for the reasons that GEMM has
+        if probe == "denormal":  # one filter, for the same reasons as in GEMM
             drawn_inputs["x"][:] = drawn_inputs["x"][:1]
             filters = drawn_inputs["weight"] if self.layout == "nhwc" else np.moveaxis(drawn_inputs["weight"], 0, -1)
             filters[..., -1] = narrow(widen(filters[..., -1], of) * TINY[of.name], of)
         return drawn_inputs
 
     def _exact_inputs(self, seed: int) -> dict[str, Array]:
-        """All products are 1 or -1, and those of most channels cancel: see `cancelling`. This holds at the border too,
+        """All products are 1 or -1, and those of most channels cancel: see `cancelling`. This also holds at the border,
         because both terms of a pair use the same pixel."""
         import numpy as np
 
@@ -298,25 +298,25 @@ class Conv2d(Operator):
         return replace(DilatedConv2d.make(parameters).expression(), name=self.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
-        """That of a GEMM whose K is the number of products of one output: the sums are the same."""
+        """That of a GEMM whose K is the number of products per output: the sums are the same."""
         return gemm(1, 1, self.reduced, dtype=self.dtype).tolerance(probe=probe)
 
     @classmethod
     def make(cls, parameters: Mapping[str, Any]) -> Any:
-        """This operator, or `dilated_conv2d` where the words need it."""
+        """This operator, or `dilated_conv2d` if the words require it."""
         return conv2d(**{word.lower(): value for word, value in parameters.items()})
 
     def parameters(self) -> Mapping[str, Any]:
         return {word.name: getattr(self, word.name.lower()) for word in self._own()}
 
     def to_json(self) -> JsonObject:
-        """As before there were pairs and packed weights, where there are none."""
+        """Without the fields for packed weights if there are none, as in files written before these existed."""
         own = {name: [*value] if isinstance(value, tuple) else value for name, value in super().to_json().items()}
         return {name: value for name, value in own.items() if (name, value) != ("weight_layout", NONE)}
 
 
 def both(size: int | tuple[int, ...]) -> tuple[int, int]:
-    """The number of each dimension."""
+    """The number for each dimension."""
     height, width = size if isinstance(size, tuple) else (size, size)
     return height, width
 
@@ -381,7 +381,8 @@ def conv2d(
     """A convolution of N images of H x W x CI by CO filters of k x k; y has x's dtype, or i32 for i8.
 
     `k` (also `kernel`), `stride`, `pad` and `dilation` may be pairs: for rows and for columns. `groups`: of channels.
-    `weight_layout`: how the weight is packed, OIhw4i16o4i. `epilogue`: what is done with the result, as "bias,relu".
+    `weight_layout`: how the weight is packed, such as OIhw4i16o4i. `epilogue`: steps applied to the result, such as
+    "bias,relu".
     """
     if (k is None) == (kernel is None):
         raise BadInput(f"conv2d: k is given {'twice' if k is not None else 'nowhere'}", allowed="k=3, or k=(1, 7)")

@@ -1,8 +1,8 @@
 """Input data: ordinary numbers, and the probes that every operator has.
 
-Floats of probes are within a declared range, too; only those without one are special or of all magnitudes.
-Random numbers of large tensors are drawn in chunks by all threads, each chunk from a seed of its own: so they are the
-same however many threads there are. Up to one chunk there is one stream.
+Floats of probes also stay within a declared range; only those without one are special or of all magnitudes. Random
+numbers of large tensors are drawn in chunks by several threads, each chunk from its own seed: so they do not depend on
+the number of threads. Tensors of at most one chunk use one stream.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ Array: TypeAlias = "npt.NDArray[Any]"
 EXTREMES = ("minimum", "maximum", "alternating")
 WIDE = "wide"  # floats of all magnitudes
 NAN, INF, DENORMALS = "nan", "inf", "denormals"
-# Powers of two, where those of f32 would leave the format: sums and products of a few must not.
+# Exponents of two, for formats whose range is smaller than needed for f32's: sums and products of a few must not
+# overflow.
 _MAGNITUDES = {"f16": (-14, 6), "f8e4m3": (-6, 3), "f8e5m2": (-14, 6)}
-_PERIOD = 61  # elements from one special number to the next of its kind: all places of a tile come about
+_PERIOD = 61  # elements between special numbers of the same kind: they reach all positions of a tile
 _WITHOUT_INF = ("f8e4m3",)
 
 
 def probes(signature: Signature, tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """The kinds of input that every kernel must be correct on.
 
-    Floats of all magnitudes are for operators that know how far off each element may be.
+    Floats of all magnitudes are only for operators that know the error bound of each element.
     """
     integers = any(t.dtype.integer for t in tensors if t.role != OUTPUT)
     return ("normal", "zeros", *(EXTREMES if integers else ()))
@@ -52,13 +53,13 @@ def float_probes(signature: Signature, tensors: Iterable[Tensor]) -> tuple[str, 
 
 
 def drawn_as(probe: str) -> str:
-    """The probe whose numbers have the special ones among them."""
+    """The probe among whose numbers the special ones are placed."""
     return "normal" if probe in (NAN, INF, DENORMALS) else probe
 
 
 def special(arrays: dict[str, Array], signature: Signature, tensors: Sequence[Tensor], probe: str) -> dict[str, Array]:
-    """Usual inputs with special numbers in some places, where the probe has such. Each tensor has its own places, and
-    for NaN some that it shares with its neighbour: nothing there, and infinity here."""
+    """Ordinary inputs with special numbers in some positions, if the probe has any. Each tensor has its own positions;
+    for NaN, neighbouring tensors also share some: zero in one, and infinity in the other."""
     import numpy as np
 
     from deepgen.operators.products import TINY
@@ -83,12 +84,12 @@ def special(arrays: dict[str, Array], signature: Signature, tensors: Sequence[Te
 
 
 def free(signature: Signature, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Floats in which any number may stand."""
+    """Float tensors that may hold any number."""
     return [t for t in tensors if not t.dtype.integer and signature[t.name].range is None]
 
 
 def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
-    """One input from a seed of its own."""
+    """One input from its own seed."""
     import numpy as np
 
     if probe not in (names := ("normal", "zeros", WIDE, *EXTREMES)):
@@ -115,7 +116,7 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
 
 
 def _wide(tensor: Tensor, key: tuple[int, int]) -> Array:
-    """Numbers of all magnitudes alike, of either sign."""
+    """Numbers evenly distributed over all magnitudes, of either sign."""
     import numpy as np
 
     of, kind = tensor.dtype, wide(tensor.dtype)
@@ -129,7 +130,7 @@ def _wide(tensor: Tensor, key: tuple[int, int]) -> Array:
 
 
 def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
-    """Integers of a range, each as likely as any other."""
+    """Integers uniformly distributed over a range."""
     import numpy as np
 
     of = tensor.dtype
@@ -144,7 +145,7 @@ def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
 
 
 def _odd_places(shape: tuple[int, ...]) -> Array:
-    """Where the indices add up to an odd number: a chessboard, whichever dimension is the fastest."""
+    """Where the indices add up to an odd number: a chessboard, whichever dimension is contiguous."""
     import numpy as np
 
     odd: Array = np.zeros(shape, bool)
@@ -162,11 +163,11 @@ def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, fl
 
 
 CHUNK = 1 << 20
-_POOL = 1 << 16  # normal numbers, among which those of narrow formats are drawn: by 16 bits each instead of a sample
+_POOL = 1 << 16  # normal numbers, among which narrow formats pick by 16 random bits instead of sampling
 
 
 def normal(shape: tuple[int, ...], of: DType, key: tuple[int, ...], size: float = 1.0) -> npt.NDArray[Any]:
-    """Numbers of a normal distribution in the storage of a format, from a seed."""
+    """Normally distributed numbers in a format's storage dtype, from a seed."""
     import numpy as np
 
     if is_large(shape) and of.bits <= 16:
@@ -192,7 +193,7 @@ def normal_floats(shape: tuple[int, ...], kind: Any, key: tuple[int, ...]) -> np
 def filled(
     shape: tuple[int, ...], kind: Any, key: tuple[int, ...], fill: Callable[[np.random.Generator, Any], object]
 ) -> npt.NDArray[Any]:
-    """An array whose chunks are each filled by a generator of their own."""
+    """An array whose chunks are each filled by a separate generator."""
     import numpy as np
 
     return _in_chunks(shape, np.dtype(kind), key, lambda seeds, out: fill(np.random.default_rng(seeds), out))
@@ -203,7 +204,7 @@ def is_large(shape: tuple[int, ...]) -> bool:
 
 
 def wide(of: DType) -> Any:
-    """The format that numbers are drawn in."""
+    """The format in which numbers are drawn."""
     import numpy as np
 
     return np.float64 if of.name == "f64" else np.float32

@@ -26,16 +26,16 @@ ACTIVATIONS = ("none", "relu", "gelu", "silu")
 SCALES = ("none", "tensor", "row", "column")
 _FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names differ from their field's
 
-# Tensor cores keep some 14 bits of sums of 8-bit floats. Without fast sums at most so many products are added up there,
-# then f32 takes over, as in cuBLASLt. A bf16 result is off by up to 0.2 %: where all products are positive, an H200's
-# sums are off by 0.07 % after 128, 0.24 % after 256, 0.7 % after 512, and 7 % where 4,096 are all fast.
+# Tensor cores keep some 14 bits of sums of 8-bit floats. Without fast sums at most this many products are added up
+# there, then f32 takes over, as in cuBLASLt. A bf16 result is off by up to 0.2 %: if all products are positive, an
+# H200's sums are off by 0.07 % after 128, 0.24 % after 256, 0.7 % after 512, and 7 % if 4,096 are all fast.
 EXACT_SUMS = 128
 _FAST_EPSILON = 2.0**-13
 
 
 @dataclass(frozen=True)
 class Gemm(Operator):
-    """The fields of a GEMM, listed once."""
+    """A GEMM; its parameters are its fields."""
 
     name: ClassVar[str] = "gemm"
     weights: ClassVar[tuple[str, ...]] = ("B",)
@@ -64,7 +64,7 @@ class Gemm(Operator):
     bias: bool = False  # one number per column, in C's dtype
     activation: str = "none"  # gelu is the tanh form
     scales: str = "none"
-    fast_sums: bool = False  # 8-bit floats may be added up in fewer bits than f32 has
+    fast_sums: bool = False  # 8-bit floats may be accumulated with fewer bits than f32 has
 
     def __post_init__(self) -> None:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
@@ -160,7 +160,7 @@ class Gemm(Operator):
         return {**scalars, **{alias: number(meant, values) for alias, meant in self.aliases().items()}}
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
-        """Accepts matrices and batches of them, whichever the kernel was tuned for."""
+        """Accepts matrices and batches of them, whichever of these the kernel was tuned for."""
         dims = [len(arrays[name].shape) for name in ("A", "B") if name in arrays]
         if len(set(dims)) != 1 or dims[0] not in (2, 3):
             raise BadInput(f"A has {dims[0]} and B {dims[-1]} dimensions", allowed="2 each, or 3 with a batch")
@@ -220,7 +220,7 @@ class Gemm(Operator):
             return Tolerance(0.0, 0.0)
         if probe == "exact":
             return Tolerance(EXACT_SHARE, 0.0)
-        # tf32 rounds the inputs themselves: K products, each off by up to its epsilon, add up like sqrt(K).
+        # tf32 rounds the inputs themselves: the errors of K products, each up to its epsilon, add up like sqrt(K).
         inputs = 6.0 * a.epsilon * sqrt(self.k) if a.name == "tf32" else 0.0
         cut = 0.0
         if self._eight_bit_floats:
@@ -235,7 +235,7 @@ class Gemm(Operator):
         return Tolerance(absolute, 2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut, floor)
 
     def to_json(self) -> JsonObject:
-        """`fast_sums` is included only where there is a choice, so that studies of other formats keep their names."""
+        """`fast_sums` is included only if there is a choice, so that studies of other formats keep their names."""
         values = asdict(self)
         if not self._eight_bit_floats:
             del values["fast_sums"]

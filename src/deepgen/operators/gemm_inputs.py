@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _FLOATS = ("normal", "large", "denormal", "zeros", "special")
 _LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
-_SPECIAL = {"f8e4m3": (nan,)}  # where there are no infinities
-_EXACT_ROWS = 16  # different rows of A where sums are exact: that makes their reference cheap
+_SPECIAL = {"f8e4m3": (nan,)}  # for formats without infinities
+_EXACT_ROWS = 16  # distinct rows of A if sums are exact: that makes their reference cheap
 _MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is relative to the sum
-_POWERS = (0.5, 1.0, 2.0)  # factors that round nothing
+_POWERS = (0.5, 1.0, 2.0)  # factors that cause no rounding
 LARGEST_FACTOR = 2.0  # of `_POWERS`
 
 
@@ -51,7 +51,7 @@ def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
 
 
 def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
-    """Ranges of integers for which sums cannot overflow: the result of an overflow is not defined.
+    """Ranges of integers for which sums cannot overflow: the result of an overflow is undefined.
 
     So i8 has its full range up to K = 131,071, and u8 up to K = 33,025. Bias and C each get a quarter of the range.
     """
@@ -85,7 +85,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     import numpy as np
 
     if size == 0.0:
-        return np.zeros(tensor.shape, tensor.dtype.numpy())  # all formats write zero so
+        return np.zeros(tensor.shape, tensor.dtype.numpy())  # zero has the same bits in all formats
     key = seed, zlib.crc32(tensor.name.encode())
     stored = filling.normal(tensor.shape, tensor.dtype, key, size)
     if probe == "special" and tensor.name in ("A", "B"):
@@ -97,10 +97,10 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
 
 
 def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Array]:
-    """The last row of A, and of C with it, is tiny.
+    """The last row of A, and with it that of C, is tiny.
 
-    Only one: CPUs take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
-    kernel that hangs. The other rows equal each other, which makes the reference cheap.
+    Only one: CPUs take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a kernel
+    that hangs. The other rows are equal, which makes the reference cheap.
     """
     import numpy as np
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     O = TypeVar("O", bound=Operator)  # noqa: E741
 
-_PERIOD = 256  # tiles are mostly powers of two: a size cut by multiples of this keeps its remainder
-_WHOLE = 4e9  # operations: up to here the reference of the full shape takes a second or two at most
+_PERIOD = 256  # tiles are mostly powers of two: a size reduced by multiples of this keeps its remainder
+_WHOLE = 4e9  # operations: up to this the reference of the full shape takes a second or two at most
 _WHOLE_ELEMENTS = 1 << 22  # of a tensor: the same for a user's reference, which is called for each set of inputs
 _SMALL, _GRANULE = (7, 5, 3), 16
-_FAR, _FAR_TIMES = 70_001, 4  # beyond what 16 bits count, and beyond what was tuned
-_FAR_ELEMENTS = 1 << 21  # of a tensor there: a user's reference may go element by element
-_DIGITS = 11  # binary ones, as f16 has
+_FAR, _FAR_TIMES = 70_001, 4  # beyond 16-bit counters, and beyond the tuned size
+_FAR_ELEMENTS = 1 << 21  # of a tensor in far shapes: a user's reference may process it element by element
+_DIGITS = 11  # binary digits of f16
 
 
 def neighbours(operator: O) -> tuple[O, ...]:
@@ -41,7 +41,7 @@ def neighbours(operator: O) -> tuple[O, ...]:
 
 
 def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
-    """Where tensors end that were tuned for, others continue: with the largest size that can be, beside small ones."""
+    """Shapes with one size far beyond the tuned one, the largest size first, and the others small or reduced."""
     *_, small = _candidates(own, whole=False)
     for others in (small, {name: _cut(size) for name, size in own.items()}):
         for name in sorted(own, key=lambda name: -own[name]):
@@ -51,7 +51,7 @@ def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
 
 
 def multiples(operator: O) -> tuple[O, ...]:
-    """Shapes for kernels that serve no neighbour, as those that are compiled for multiples of 16: near and far ones."""
+    """Shapes for kernels that support no neighbour, such as those compiled for multiples of 16: near and far ones."""
     own = dict(operator.sizes())
     cut, few = ({name: _cut(s) for name, s in own.items()}, {n: min(s, _GRANULE) for n, s in own.items()})
     near = (
@@ -74,15 +74,15 @@ def _moderate_at(operator: O, sizes: Mapping[str, int]) -> O | None:
 
 
 def _moderate(operator: Operator, elements: int = _FAR_ELEMENTS) -> bool:
-    """Whether its reference takes no longer than it must."""
+    """Whether its reference is fast enough."""
     return operator.flops() <= _WHOLE and all(prod(t.shape) <= elements for t in operator.tensors())
 
 
 def variants(operator: O) -> tuple[O, ...]:
     """The operator with two other values of each run-time scalar.
 
-    They come from its declared range. Without one, floats keep their sign and order of magnitude, and integers become
-    smaller: they may count something, or be a place. Integers below 2 stay, which may be flags, or divide.
+    They are drawn from its declared range. Without one, floats keep their sign and order of magnitude, and integers
+    become smaller: they may be a count or an index. Integers below 2 are kept, because they may be flags or divisors.
     """
     own, signature = operator.values(), operator.signature()
     chances = {name: Random(f"{name} {value}") for name, value in own.items()}
@@ -107,7 +107,7 @@ def _other(value: float, param: Param, chance: Random, draw: int) -> float:
 
 
 def _rounded(value: float) -> float:
-    """A number that all formats hold: otherwise a reference would get another one than a kernel."""
+    """A number that all formats represent exactly: otherwise the reference would get another number than a kernel."""
     mantissa, exponent = frexp(value)
     return ldexp(round(mantissa * 2**_DIGITS), exponent - _DIGITS)
 
@@ -116,7 +116,7 @@ def _with_values(operator: O, values: Mapping[str, float]) -> O | None:
     try:
         other = operator.resized({}, {}, values)
         return other if dict(other.values()) == dict(values) else None
-    except Exception:  # a user's own operator may refuse a value in any way
+    except Exception:  # a user's own operator may reject a value with any exception
         return None
 
 
@@ -138,5 +138,5 @@ def _resized(operator: O, sizes: Mapping[str, int]) -> O | None:
     try:
         resized = operator.resized(sizes, {}, {})
         return resized if dict(resized.sizes()) == dict(sizes) and resized.tensors() and resized.flops() >= 0 else None
-    except Exception:  # a user's own operator may refuse a shape in any way
+    except Exception:  # a user's own operator may reject a shape with any exception
         return None

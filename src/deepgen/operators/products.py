@@ -45,7 +45,7 @@ def cancelling(rng: np.random.Generator, count: int, most: int) -> Cancelling:
     """Pairs of products, +1 and -1, until at most `most` (at least one) are left: no result is larger than that.
 
     Results are then exact in any order of summation, even in a format with few digits: any product that is lost or
-    added twice shows. Partners are apart, so that two lost neighbours do not cancel.
+    added twice is detected. Partners are apart, so that two lost neighbours do not cancel.
     """
     free = min(count, most)
     free -= (count - free) % 2
@@ -63,7 +63,7 @@ def signs(negative: Array, of: DType) -> Array:
 
 
 def distinct(rows: Array) -> tuple[Array, Array]:
-    """The indices of distinct rows, and for every row which of them it equals.
+    """The indices of distinct rows and, for every row, the index among these of the one it equals.
 
     Many probes have few distinct rows: each is computed once.
     """
@@ -82,7 +82,7 @@ def largest_factor(products: int, limit: int) -> int:
 
 
 def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
-    """The integers of a format up to a size; None: all of them."""
+    """The integers of a format up to a magnitude; None: all of them."""
     least, greatest = of.whole
     low, high = max(least, -factor), min(greatest, factor)
     return None if (low, high) == of.whole else (low, high)
@@ -91,8 +91,8 @@ def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
 def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DType, result: DType) -> float:
     """The error that a sum of that many products may have if all of them are tiny.
 
-    Below the smallest normal number all numbers are the same step apart. There each product and each sum is rounded to
-    half a step: errors that add up to 0.4 sqrt(products) steps in the root mean square, of which ten times as much is
+    Below the smallest normal number, all numbers are the same step apart. There each product and each sum is rounded to
+    half a step: errors that add up to a root mean square of 0.4 sqrt(products) steps, of which ten times as much is
     allowed. The result is rounded once more. `gain`: the factor that is applied after the sum.
     """
     kept = all(of.name in DENORMALS for of in inputs)
@@ -101,8 +101,8 @@ def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DT
 
 
 def tiny_step(dtype: DType, *, kept: bool) -> float:
-    """The step between denormals where they must be `kept`, or all hardware keeps them; otherwise the smallest
-    normal number, because they may be flushed to zero."""
+    """The step between denormals if they must be `kept`, or if all hardware keeps them; otherwise the smallest normal
+    number, because they may be flushed to zero."""
     normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
     return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal
 

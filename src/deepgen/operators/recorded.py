@@ -16,7 +16,7 @@ RECORDED = "recorded operator"
 
 @dataclass(frozen=True)
 class Recorded(Operator):
-    """Everything that is known of an operator without running its code. Inputs and answers come as arrays."""
+    """All facts about an operator that are known without running its code. Inputs and answers come as arrays."""
 
     name: ClassVar[str] = RECORDED
 

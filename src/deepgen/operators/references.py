@@ -1,4 +1,4 @@
-"""The references of GEMMs and convolutions, computed by numpy in float64 or int64; of a GEMM also as a kernel."""
+"""The references of GEMMs and convolutions, computed by numpy in float64 or int64; that of a GEMM also as a kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from deepgen.operators.gemm import Gemm
 
 
-_BLOCK, _LARGE = 1 << 16, 1 << 20  # elements that stay in the cache; so many that threads share them
-_DIGEST = 1 << 10  # products that take as long as a row's digest
+_BLOCK, _LARGE = 1 << 16, 1 << 20  # elements that stay in the cache; the number from which on threads share them
+_DIGEST = 1 << 10  # number of products that takes as long as a row's digest
 
 
 def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
@@ -38,7 +38,7 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
 
 
 def _finished_rows(gemm: Gemm, inputs: Mapping[str, Array], product: Array, size: Array) -> Answer:
-    """The results of all rows of a batch, some rows at a time by each thread."""
+    """The results of all rows of a batch; each thread computes some rows at a time."""
     c, factors = gemm.dtypes[2], _factors(gemm, inputs)
     bias = widen(inputs["bias"], c) if gemm.bias else None
     stored = inputs["C"].reshape(-1, gemm.n) if gemm.beta != 0.0 else None
@@ -74,7 +74,8 @@ def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
 
 
 def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> None:
-    """Compute the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed once."""
+    """Computes the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed
+    once."""
     kept, kind = distinct(a) if gemm.n * gemm.k >= _DIGEST else (np.arange(len(a)),) * 2
     left, right = widen(a[kept], gemm.dtypes[0]), widen(b, gemm.dtypes[1])
     if len(kept) == len(kind):
@@ -110,7 +111,7 @@ def _factors(gemm: Gemm, inputs: Mapping[str, Array]) -> Array:
 def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Array | None, bias: Array | None) -> Answer:
     """The result after scaling, bias and activation, and the magnitude of its terms.
 
-    `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
+    `size`: the product of the norms of its row and its column. Divided by K, it is 1 for numbers of magnitude 1.
     """
     result, scale = product, size * size.dtype.type(abs(gemm.alpha) / gemm.k)
     if gemm.alpha != 1.0:
@@ -134,7 +135,8 @@ def _whole(gemm: Gemm) -> bool:
 def _product(gemm: Gemm, left: Array, right: Array, out: Array) -> Array:
     a, b = gemm.dtypes[:2]
     if _whole(gemm) and 8 * (a.bytes + b.bytes) + (gemm.k - 1).bit_length() <= 53:
-        # Every sum of so few small integers is exact in float64, which numpy multiplies a hundred times faster.
+        # With these sizes every sum of small integers is exact in float64, which numpy multiplies a hundred times
+        # faster.
         out[:] = np.matmul(left.astype(np.float64), right.astype(np.float64))
     else:
         np.matmul(left, right, out=out)
@@ -158,7 +160,7 @@ def _activate(x: Array, activation: str) -> Array:
 
 
 _FILE = "gemm_reference.cu"
-_DEVICE_HEADER = "reference_device.h"  # what references on devices are written with
+_DEVICE_HEADER = "reference_device.h"  # included by references on devices
 _FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")
 _ACTIVATIONS = ("none", "relu", "gelu", "silu")
 _SCALES = ("none", "tensor", "row", "column")
@@ -167,7 +169,7 @@ _TILE, _DEPTH, _THREADS = 64, 16, 256
 
 def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
     """None for other languages, and for GEMMs that its arithmetic does not cover."""
-    from importlib import resources  # here: what only reads studies does not wait for it
+    from importlib import resources  # imported here: code that only reads studies does not wait for it
 
     a, b, c, _ = gemm.dtypes
     plain = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales) == (1.0, 0.0, False, "none", "none")
@@ -175,7 +177,7 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
     if language not in ("cuda", "hip") or (c.integer and not (plain and whole)):
         return None
     if language == "hip" and gemm.activation in ("gelu", "silu"):
-        return None  # in HIP the exponential in f64 needs a library of the vendor
+        return None  # in HIP the exponential in f64 needs a vendor's library
     formats = (("A", a), ("B", b), ("C", c))
     flags = {
         **{f"FORMAT_{name}": _FORMATS.index(of.name.replace("tf32", "f32")) for name, of in formats},
@@ -233,7 +235,7 @@ def conv2d_reference(conv: Conv2d, inputs: Mapping[str, Array]) -> dict[str, Ans
 
 
 def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
-    """Patches times filters, some rows of some images at a time: all patches may take more than the memory."""
+    """Patches times filters, some rows of some images at a time: all patches together may exceed the memory."""
     values = np.empty((len(image), conv.out_h, conv.out_w, conv.co))
     filters = weight.transpose(2, 0, 1, 3).reshape(conv.reduced, conv.co)
     row_bytes = 8 * conv.out_w * conv.reduced
@@ -241,7 +243,7 @@ def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
     images = max(1, _CHUNK_BYTES // (row_bytes * conv.out_h))
 
     def compute(first: int, last: int) -> None:
-        with np.errstate(all="ignore"):  # of this thread
+        with np.errstate(all="ignore"):  # is set per thread
             for at in range(first * images, min(last * images, len(image)), images):
                 patches = _patches(conv, _padded(conv, image[at : at + images]))
                 for row in range(0, conv.out_h, rows):
@@ -268,12 +270,13 @@ def _patches(conv: Conv2d, padded: Array) -> Array:
 
 
 def _scale(conv: Conv2d, image: Array, weight: Array) -> Array:
-    """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
+    """The magnitude of a product: the product of the norms of its patch and its filter, over their length; 1 for
+    numbers of magnitude 1."""
     filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
     size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), scale_format(conv.dtypes[2]).numpy())
 
     def compute(first: int, last: int) -> None:
-        with np.errstate(all="ignore"):  # of this thread
+        with np.errstate(all="ignore"):  # is set per thread
             for at in range(first, last):
                 squares = np.square(_padded(conv, image[at : at + 1])).sum(axis=-1, keepdims=True)
                 norms = np.sqrt(_patches(conv, squares).sum(axis=(-1, -2)))

@@ -34,19 +34,19 @@ class Param(Serializable):
     """One parameter: a tensor that is read, written or both, or a run-time scalar.
 
     `dtype` is a format's name or a variable of the signature. `range`: the least and greatest value that an input may
-    hold, numbers or expressions over sizes, so that indices stay in bounds; None: any value of its dtype.
+    hold, as numbers or expressions over sizes, so that indices stay in bounds; None: any value of its dtype.
     """
 
     name: str
     role: str
     dtype: str
     shape: tuple[Size, ...] = field(default=(), metadata=_OMITTED)
-    optional: bool = field(default=False, metadata=_OMITTED)  # a call may leave it out, or give None
+    optional: bool = field(default=False, metadata=_OMITTED)  # a call may omit it, or pass None
     range: tuple[Size | float, Size | float] | None = field(default=None, metadata=_OMITTED)
     strides: str = field(default=DENSE, metadata=_OMITTED)
-    # Bytes; its address is a multiple of it; 0: the size of an element.
+    # Alignment of its address in bytes; 0: the size of an element.
     align: int = field(default=0, metadata=_OMITTED)
-    # A size of 1 stands for any, and leading dimensions may be missing.
+    # A size of 1 is broadcast, and leading dimensions may be missing.
     broadcast: bool = field(default=False, metadata=_OMITTED)
     aliases: tuple[str, ...] = field(default=(), metadata=_OMITTED)  # inputs whose memory an output may share
     checked: bool = field(default=True, metadata=_OMITTED)  # False: its content after a run is not checked
@@ -103,7 +103,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Solved:
-    """What the arrays of a call determine: numbers for symbols, formats for dtype variables."""
+    """The result of solving a call's arrays: numbers for symbols, formats for dtype variables."""
 
     signature: Signature
     sizes: Mapping[str, int]
@@ -161,19 +161,17 @@ class Signature(Serializable):
         return frozenset(s for p in self.params if p.read for s in _symbols(p.shape))
 
     def shaped(self, sizes: Mapping[str, int | float]) -> tuple[Tensor, ...]:
-        """All tensors with numbers for their sizes. Raises BadInput where one would be negative."""
+        """All tensors with numbers for their sizes. Raises BadInput if one would be negative."""
         return tuple(Tensor(p.name, _numbers(p, sizes), dtype(self.dtype_of(p)), p.role) for p in self.tensors)
 
     def solve(self, arrays: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
-        """Solve the symbols from these arrays; `otherwise`: sizes that no shape determines. Errors name the array."""
+        """Solves the symbols from these arrays; `otherwise`: sizes that no shape determines. Errors name the array."""
         for name in arrays:
             self[name]
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         dtypes: dict[str, str] = {}
-        stretched: dict[
-            str, int
-        ] = {}  # symbols that broadcast tensors leave open: 1 unless another tensor determines them
+        stretched: dict[str, int] = {}  # symbols of broadcast dimensions: 1 unless another tensor determines them
         present = [(p, arrays[p.name]) for p in self.tensors if p.name in arrays]
         for param, facts in present:
             self._solve_dtype(param, facts, dtypes)
@@ -206,7 +204,7 @@ class Signature(Serializable):
 
 
 def number(size: Size | float, sizes: Mapping[str, int | float]) -> int:
-    """A size of a shape as a number. Raises BadInput where a symbol has none."""
+    """A size of a shape as a number. Raises BadInput if a symbol has no value."""
     if not isinstance(size, str):
         return int(size)
     if size in sizes:
@@ -240,7 +238,7 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides by which an array is read as one of the shape `whole`: 0 where one element stands for all.
+    """The strides by which an array is read as one of the shape `whole`: 0 where an element is broadcast.
 
     Leading dimensions of size 1 may be missing from either.
     """
@@ -253,12 +251,12 @@ def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], whole: t
 
 
 def stride_scalars(name: str, strides: tuple[int, ...]) -> dict[str, int]:
-    """The scalars by which a launch plan finds the strides of a tensor: stride_NAME_0 is the outermost."""
+    """The names by which a launch plan refers to a tensor's strides: stride_NAME_0 is the outermost."""
     return {f"stride_{name}_{i}": stride for i, stride in enumerate(strides)}
 
 
 def stored(name: str) -> str:
-    """The storage format: tf32 is rounded by the arithmetic, and stored as f32."""
+    """The storage format: tf32 is only rounded in the arithmetic, and stored as f32."""
     return "f32" if name == "tf32" else name
 
 

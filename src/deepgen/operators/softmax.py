@@ -23,8 +23,8 @@ from deepgen.vocabulary.kernel import Kernel
 
 DTYPES = ("f32", "f64", "f16", "bf16")
 PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
-# The magnitude of the numbers in each row of the probe `large`, in turn. exp() of each overflows f32 unless the row's
-# maximum is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
+# The magnitudes of the rows in the probe `large`, in rotation. exp() of each overflows f32 unless the row's maximum is
+# subtracted first; with the smaller ones, several elements in a row are not rounded to zero.
 _LARGE = (80.0, 300.0, 1e4)
 _PEAK = 1e4  # far above all others, and within f16
 _OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; the exponential counts as one
@@ -55,12 +55,12 @@ class Softmax(Operator):
 
     @property
     def arithmetic(self) -> DType:
-        """The format that rows are added up in."""
+        """The format in which rows are summed."""
         return dtype_named("f64" if self.dtype == "f64" else "f32")
 
     @property
     def _least(self) -> float:
-        """Of scales: the smallest normal number of what they are kept in."""
+        """The smallest scale: the smallest normal number of the format in which scales are stored."""
         return 2.0**-1022 if self.dtype == "f64" else 2.0**-126
 
     def signature(self) -> Signature:
@@ -107,7 +107,7 @@ class Softmax(Operator):
         elif probe == "peak":
             x[every, some] = _PEAK
         elif probe == "special":
-            # In the first rows, so that the rows next to them show whether anything leaks.
+            # In the first rows, so that neighbouring rows show whether anything leaks.
             for row, value in zip(every, (np.nan, np.inf), strict=False):
                 x[row, some[row]] = value
             x[2:3] = -np.inf
@@ -148,11 +148,11 @@ class Softmax(Operator):
         """Relative to each element.
 
         x - max is rounded to half an epsilon of itself, and a kernel may round it once more when it changes the base of
-        the exponential. exp() turns that into a relative error that grows with the difference: up to epsilon *
-        (max - x), the answer's scale, here doubled. Terms are positive, so the sum's error is relative as well. It
-        is a random walk of about 0.12 * epsilon * sqrt(cols) when a single thread adds all terms; eight times that is
-        allowed. Then come the exponential (2 epsilon), the division (1 to 2) and the rounding to the format of y, half
-        its epsilon. What underflows in f32 is below the smallest normal number, by which any result may be off.
+        the exponential. exp() turns that into a relative error that grows with the difference: up to epsilon * (max -
+        x), the answer's scale, here doubled. Terms are positive, so the sum's error is relative as well. It is a random
+        walk of about 0.12 * epsilon * sqrt(cols) when a single thread adds all terms; eight times that is allowed. Then
+        come the exponential (2 epsilon), the division (1 to 2) and the rounding to the format of y, half its epsilon.
+        Values that underflow in f32 are below the smallest normal number, an error that every result is allowed.
         """
         sums = self.arithmetic.epsilon
         relative = 0.5 * dtype_named(self.dtype).epsilon + (8.0 + sqrt(self.cols)) * sums

@@ -1,4 +1,4 @@
-"""The parameters by which a command line or a config file describes an operator."""
+"""The parameters that describe an operator on the command line or in a config file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deepgen.vocabulary.dtypes import DTYPES, our_name
 from deepgen.vocabulary.errors import BadInput
 
 NONE = "none"
-MOST_DIGITS = 18  # more than any machine holds; it catches typing errors
+MOST_DIGITS = 18  # more than any machine can hold; it catches typing errors
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -19,12 +19,12 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 class Word:
     """A parameter of an operator on the command line: `rows=4096`, `layout=nchw`.
 
-    `kind` is size (an integer from `least` up), number, flag or choice (one of `choices`, or any text if there are
-    none; capitals and other libraries' names of dtypes are understood). A word that is not `needed` may be
-    left out; `default` describes in the help what happens then. Sizes whose names are
-    single capital letters may share a value: `MN=1024`. A size with `sides` may have a number for each of these
-    dimensions, `k=1x7` or k=(1, 7); equal ones are one number. A word that is `later` came after studies were kept:
-    they know nothing of it, so its default is not written.
+    `kind` is size (an integer of at least `least`), number, flag or choice (one of `choices`, or any text if there are
+    none; capitals and other libraries' names of dtypes are understood). A word that is not `needed` may be omitted;
+    `default` describes in the help what happens then. Sizes whose names are single capital letters may share a value:
+    `MN=1024`. A size with `sides` may have a number for each of these dimensions, `k=1x7` or k=(1, 7); equal ones are
+    one number. A word that is `later` was added when there were already studies without it, so its default is not
+    written.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Word:
         return self.check(kinds[self.kind](text) if self.kind in kinds else text, text)
 
     def _sized(self, text: str) -> Any:
-        """`1x7` as a number for each dimension."""
+        """`1x7` as one number per dimension."""
         sizes = tuple(map(_whole, text.split("x")))
         return sizes[0] if len(sizes) == 1 else sizes
 
@@ -61,7 +61,7 @@ class Word:
         return meant
 
     def _one(self, value: Any) -> Any:
-        """Equal numbers of all dimensions as one; a text as in files."""
+        """Equal numbers for all dimensions as one; text as in files."""
         sizes = self._sized(value) if isinstance(value, str) else value
         if not isinstance(sizes, (list, tuple)):
             return plain(sizes)
@@ -102,14 +102,14 @@ def plain(size: Any) -> Any:
 
 
 def of_sides(word: Word, value: Any) -> dict[str, int]:
-    """The sizes that a value stands for, by their names: k, or k_h and k_w where they differ."""
+    """The sizes that a value stands for, by name: k, or k_h and k_w if they differ."""
     if not isinstance(value, tuple):
         return {word.name: value}
     return {f"{word.name}_{side}": size for side, size in zip(word.sides, value, strict=True)}
 
 
 def shown(value: Any) -> Any:
-    """A value as it is written: 1x7 for a number in each dimension."""
+    """A value as it is written: 1x7 if there is one number per dimension."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else value
 
 
@@ -135,7 +135,7 @@ def short_example(words: Iterable[Word]) -> str:
 
 
 def _from_fields(operator: type[Any]) -> list[Word]:
-    """A word for every field; lists and tables have none."""
+    """A word for every field, except lists and tables."""
     kinds = {"int": "size", "float": "number", "bool": "flag", "str": "choice"}
     words = []
     for field in fields(operator):

@@ -1,1 +1,1 @@
-"""Reports: what is known about studies as plain data, as charts, and as one self-contained page."""
+"""Reports: what is known about studies, as plain data, as charts, and as one self-contained page."""

@@ -23,7 +23,7 @@ TRIALS = "trials"
 BLUE, GREEN, ORANGE, RED, PURPLE = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 WIDTH, HEIGHT = 640, 300
 _LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
-_WIDE_RATIO = 10  # above it, an axis is logarithmic
+_WIDE_RATIO = 10  # above this ratio, an axis is logarithmic
 _CORRECT, _FAILED, _BEST, _WINNER = "correct trial", "failed", "best so far", "winner"
 _LOOKS = {
     _CORRECT: (BLUE, "circle"),
@@ -33,11 +33,11 @@ _LOOKS = {
 }
 TIMED = "isValid(datum.time)"
 _LOST = "!isValid(datum.time) && datum.verdict !== 'not_run'"
-_SHOWN = "datum.shown === 1"  # of too many trials, a sample is drawn
+_SHOWN = "datum.shown === 1"  # if there are too many trials, a sample is drawn
 
 
 class _Altair:
-    """altair's names; it is imported when the first chart is drawn, which takes a while."""
+    """altair's names; the module is imported when the first chart is drawn, since that takes a while."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("altair"), name)
@@ -47,21 +47,21 @@ alt: Any = _Altair()
 
 
 def check_libraries() -> None:
-    """Raises Missing unless charts can be drawn here."""
+    """Raises Missing if charts cannot be drawn here."""
     for module, package in _LIBRARIES.items():
         if importlib.util.find_spec(module) is None:
             raise Missing(package, blocks="drawing plots", remedy=install_extra("view"))
 
 
 def with_data(chart: Any, facts: Facts) -> Any:
-    """The chart with the trials in it, to stand alone; of several studies there are none."""
+    """The chart with the trials embedded, to stand alone; a report of several studies has no trials."""
     copied = chart.copy()
     copied.datasets = {TRIALS: columns.unpacked(facts.get("trials", {}))}
     return copied.configure_axisY(labelLimit=360)
 
 
 def history(facts: Facts, *, over: str = "trial") -> Any:
-    """The time of each trial and the best so far; `over` is trial, or at: seconds of wall time."""
+    """The time of each trial and the best so far; `over` is "trial", or "at" for seconds of wall time."""
     if facts["best_time"] is None:
         return None
     title = "trial" if over == "trial" else "wall time, s"
@@ -89,7 +89,7 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         layer(_BEST, TIMED)
         .transform_window(best="min(time)", sort=[{"field": over}, {"field": "trial"}], frame=[None, 0])
         .transform_joinaggregate(last=f"max({over})")
-        # A line of steps needs no more than its corners.
+        # A step line needs only its corners.
         .transform_filter(f"datum.time === datum.best || datum.{over} === datum.last")
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(x=x, y=alt.Y("best:Q", title=time_title(facts)), color=colour)
@@ -111,7 +111,7 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
 
 
 def roofline(facts: Facts) -> Any:
-    """All trials below what the device can do: its arithmetic, and its memory."""
+    """All trials below the limits of the device: peak arithmetic and memory bandwidth."""
     roof = facts["roofline"]
     if roof is None or facts["best_time"] is None:
         return None
@@ -199,7 +199,9 @@ def _bars(rows: Sequence[Mapping[str, Any]], x: Any, y: str, colour: Any, text: 
 
 
 def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Speedup") -> Any:
-    """A point with its interval for each row of `name`, `ratio`, `low`, `high`; `group` sets rows of a kind apart."""
+    """A point with its interval for each row of `name`, `ratio`, `low`, `high`; rows of a `group` share colour and
+    shape.
+    """
     if not rows:
         return None
     data = [{"group": "", **row} for row in rows]

@@ -1,8 +1,7 @@
 """Everything that a report shows, as plain JSON data.
 
-`facts_of` reads a study's journal and nothing else: it writes nothing and imports no code of a user's own, so that it
-may be called for a running study and for somebody else's study. Every text in it may be hostile and must be escaped
-where it is shown.
+`facts_of` only reads a study's journal: it writes nothing and imports no user code, so it may be called for a running
+study and for an untrusted study. Any text in the facts may be hostile and must be escaped where it is shown.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ EXAMPLES = 3  # messages of each verdict
 _MESSAGE_LETTERS = 600
 _MOST_CLOUDS = 6  # charts of the time over a counted event
 _BEST_SHARE, _MOST_BEST = 0.1, 300  # trials in the parallel coordinates
-# Two events that together give the bytes which a kernel really moved.
+# Two events whose sum is the bytes that a kernel actually moved.
 _MOVED = ("event.dram__bytes_read.sum", "event.dram__bytes_write.sum")
 
 
 def facts_of(study: Study) -> Facts:
-    """Everything known about a study as it stands now."""
+    """Everything known about a study in its current state."""
     reading = study.read()
     rows = rows_of(reading)
     try:
         return facts_from(reading, rows, analyze(rows))
-    except DeepgenError as error:  # too few trials to say anything
+    except DeepgenError as error:  # too few trials to analyze
         return facts_from(reading, rows, None, str(error))
 
 
 def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why_not: str = "") -> Facts:
-    """The same, from a study that was already read and analyzed; `why_not` says why there is no analysis."""
+    """Like `facts_of`, for a study that was already read and analyzed; `why_not` says why there is no analysis."""
     study = reading.study
     rows = _timed_once(rows, reading.finals)
     summary: Facts = reading.summary()
@@ -83,7 +82,7 @@ def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why
 
 
 def _timed_once(rows: Sequence[Row], finals: Finals | None) -> list[Row]:
-    """One time for each config wherever it is shown: that of the finals where it was there, else that of the search."""
+    """One time for each config throughout the report: that of the finals if it took part, else that of the search."""
     raced = finals.seconds() if finals is not None else {}
     return [
         {
@@ -123,12 +122,12 @@ def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts 64x64 before 128x128."""
+    """Sort key that puts 64x64 before 128x128."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]
 
 
 def _short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
-    """The part of the facts that a report of several studies shows, too."""
+    """The facts that a report of several studies also shows."""
     study, best = reading.study, summary["winner"]
     state, words = _state(reading)
     return {
@@ -156,7 +155,7 @@ def _short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
 
 
 def _state(reading: Reading) -> tuple[str, str]:
-    """The state, and the same in words for a person."""
+    """The state, and a readable description of it."""
     if reading.writer is not None:
         return "running", f"running as process {reading.writer}"
     if not reading.trials:
@@ -193,7 +192,7 @@ def _winner(reading: Reading, best: Mapping[str, Any] | None) -> Facts | None:
 
 
 def _samples(reading: Reading, number: int) -> Sequence[float]:
-    """The samples of the finals, or of the trial where there were no finals."""
+    """The samples of the finals, or of the trial if there were no finals."""
     raced = reading.finals.finalist(number) if reading.finals is not None else None
     if raced is not None:
         return raced.samples
@@ -201,7 +200,7 @@ def _samples(reading: Reading, number: int) -> Sequence[float]:
 
 
 def _ratios(summary: Mapping[str, Any], finals: Finals | None) -> list[Facts]:
-    """The winner over the default and over each baseline."""
+    """The winner compared with the default and with each baseline."""
     best = summary["winner"]
     if best is None:
         return []
@@ -224,7 +223,7 @@ def _ratios(summary: Mapping[str, Any], finals: Finals | None) -> list[Facts]:
 
 
 def _finalists(finals: Finals | None) -> list[Facts]:
-    """Those that were timed again, the fastest first; one may be the config that the search began with."""
+    """The configs timed in the finals, the fastest first; one may be the config that the search started with."""
     rows = []
     for row in finals.finalists if finals is not None else ():
         ratio = row.slower_than_leader
@@ -244,7 +243,7 @@ def _finalists(finals: Finals | None) -> list[Facts]:
 
 
 def _trial_facts(reading: Reading, rows: Sequence[Row], report: Report | None) -> Facts:
-    """The trials themselves, and what the columns of their table are."""
+    """The trials themselves, and the columns of their table."""
     timed = usable(rows)
     unit = columns.Unit.of(row["seconds"] for row in timed)
     ended = [row["ended_at"] for row in rows]
@@ -279,14 +278,14 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], report: Report | None) -
 
 
 def _moved(row: Row) -> float | None:
-    """The bytes that a kernel moved between the GPU and its memory, where that was counted."""
+    """The bytes that a kernel moved between the GPU and its memory, if they were counted."""
     counts = [row.get(name) for name in _MOVED]
     counted = all(isinstance(count, (int, float)) for count in counts)
     return sum(map(float, counts)) or None if counted else None  # type: ignore[arg-type]
 
 
 def _pair(report: Report | None, knobs: Sequence[columns.TrialColumn]) -> list[str]:
-    """The fields of the two knobs of the strongest interaction; else of the two that explain most."""
+    """The fields of the two knobs with the strongest interaction, otherwise of the two that explain most."""
     fields = {knob.name: knob.field for knob in knobs if len(knob.levels) > 1}
     if report is not None:
         together = [one for one in report.knobs if one.partner in fields and one.together > 0]
@@ -312,13 +311,13 @@ def _analyzed(report: Report) -> Facts:
 
 
 def important_knobs(facts: Facts) -> list[Facts]:
-    """What the analysis says of the knobs that predict the time, the one that explains most first."""
+    """The analysis of the knobs that predict the time, the one that explains most first."""
     analysis = facts["analysis"]
     return [one for one in analysis.get("knobs", []) if one["knob"] in analysis["important"]]
 
 
 def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
-    """The device's rates and the operator's work; of several shapes, the geometric means."""
+    """The device's rates and the operator's work; for several shapes, geometric means."""
     study, finals = reading.study, reading.finals or Finals(None)
     work = [shape.work() for shape in study.shapes]
     if any(one.flops <= 0 or one.bytes <= 0 for one in work):
@@ -333,7 +332,7 @@ def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
 
 
 def _verdicts(reading: Reading) -> list[Facts]:
-    """Trials by verdict, the most frequent first, with examples of what was said of them."""
+    """Trials by verdict, the most frequent first, with example messages."""
     by_verdict: dict[str, list[Trial]] = {}
     for trial in reading.trials:
         by_verdict.setdefault(trial.measurement.verdict.value, []).append(trial)
@@ -354,7 +353,7 @@ def _verdicts(reading: Reading) -> list[Facts]:
 
 
 def _time(spent: Mapping[str, Any]) -> Facts:
-    """Seconds by part, and the rest, which no part accounts for."""
+    """Seconds by part, and the remainder that no part accounts for."""
     parts = {part: spent[part] for part in PARTS}
     rest = max(0.0, spent["total"] - sum(parts.values()))
     parts = {**parts, "the rest": round(rest, 3)}
@@ -362,9 +361,9 @@ def _time(spent: Mapping[str, Any]) -> Facts:
 
 
 def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
-    """The versions of what made and timed kernels, then the device."""
+    """The versions of the software that built and timed kernels, then the device."""
     out = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
-    with suppress(DeepgenError, OSError):  # before the finals there is no winner
+    with suppress(DeepgenError, OSError):  # there is no winner before the finals
         about = foreign.read_json(study.folder / WINNER / ABOUT, most=1 << 20, plain=True)
         out["compiler"] = str(about["toolchain"])
     ran = budget.get("versions")

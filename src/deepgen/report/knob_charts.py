@@ -24,7 +24,7 @@ from deepgen.report.charts import (
 from deepgen.report.facts import Facts, important_knobs
 
 _MOST_BARS, _MOST_CELLS = 20, 150
-_WORDY = 50  # letters of all labels of an axis, above which they are written at an angle
+_WORDY = 50  # characters in all labels of an axis; above this they are rotated
 
 
 def importance(facts: Facts) -> Any:
@@ -58,7 +58,7 @@ def knob(facts: Facts, field: str) -> Any:
     tooltip = [alt.Tooltip("trial:Q"), alt.Tooltip("time:Q", title=time_title(facts))]
     points = (
         base.transform_filter("datum.shown === 1")
-        # Spread evenly over the width of a value, in an order that has nothing to do with the trial's number.
+        # Spread evenly over the width of a value, in an order unrelated to the trial's number.
         .transform_calculate(spread="(datum.trial * 0.618034) % 1")
         .mark_point(filled=True, size=14, opacity=0.6, color=BLUE)
         .encode(
@@ -78,7 +78,7 @@ def knob(facts: Facts, field: str) -> Any:
 
 
 def heatmap(facts: Facts, first: str, second: str) -> Any:
-    """The best time for each pair of values of two knobs, in times of the fastest trial."""
+    """The best time for each pair of values of two knobs, relative to the fastest trial."""
     across, down = (next(knob for knob in facts["knobs"] if knob["field"] == field) for field in (first, second))
     if len(down["levels"]) > len(across["levels"]):
         across, down = down, across
@@ -168,7 +168,7 @@ def parallel(facts: Facts) -> Any:
 
 
 def correlations(facts: Facts) -> Any:
-    """A bar for each number that goes along with the time."""
+    """A bar for each number that is correlated with the time."""
     related = facts["analysis"].get("relations", [])[:_MOST_BARS]
     kinds = {"Pearson": "pearson", "Spearman": "spearman", "knobs held fixed": "partial"}
     bars = [
@@ -194,7 +194,7 @@ def correlations(facts: Facts) -> Any:
 
 
 def cloud(facts: Facts, field: str) -> Any:
-    """The time of each trial over a number that goes along with it."""
+    """The time of each trial over a number that is correlated with it."""
     event = next(event for event in facts["events"] if event["field"] == field)
     values = [row[field] for row in columns.unpacked(facts["trials"]) if isinstance(row[field], (int, float))]
     return sized(
@@ -216,7 +216,7 @@ def _colours(kinds: Sequence[str], colours: Sequence[str]) -> Any:
 
 
 def _steps(slowest: float) -> list[float]:
-    """Numbers on a legend that goes from 1 to the slowest by factors."""
+    """Values on a legend from 1 to the slowest, as ratios."""
     steps = [1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000]
     fitting = [step for step in steps if step <= slowest]
     return fitting[:: max(1, len(fitting) // 5)]
@@ -228,6 +228,6 @@ def _flat(one: Mapping[str, Any]) -> Any:
 
 
 def _some(levels: Sequence[str], most: int = 12) -> list[tuple[int, str]]:
-    """The labels that fit, the ends among them."""
+    """The labels that fit, including both ends."""
     step = max(1, -(-len(levels) // most))
     return [(i, text[:12]) for i, text in enumerate(levels) if i % step == 0 or i == len(levels) - 1]

@@ -1,4 +1,4 @@
-"""A report as Markdown, short enough for a pull request; its tables are also used by the page."""
+"""A report as Markdown, short enough for a pull request; the page uses its tables too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deepgen.report.words import judged, sentence, without_advice
 from deepgen.tuning.study.text import counted, seconds_text
 from deepgen.vocabulary.foreign import printable
 
-_SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # `@` and `#` too: on some hosts they name people and threads
+_SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # includes `@` and `#`: on some hosts they refer to people and threads
 _MESSAGE_LETTERS = 160
 Rows = list[tuple[str, ...]]
 RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")
@@ -19,7 +19,7 @@ FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
 
 
 def markdown(facts: Facts) -> str:
-    """The words of the page, without its charts."""
+    """The text of the page, without its charts."""
     parts = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
     return printable("\n\n".join(part for part in parts if part) + "\n")
 
@@ -74,7 +74,7 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, with everything escaped that has a meaning in Markdown or HTML."""
+    """On one line, with all characters escaped that are special in Markdown or HTML."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

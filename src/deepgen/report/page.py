@@ -1,4 +1,4 @@
-"""A report as one self-contained page: no other file, no network.
+"""A report as one self-contained page that loads no other file and uses no network.
 
 Text from a journal is untrusted. The template escapes it; data for scripts is embedded as JSON without a `<`; and the
 page's content security policy allows only its own scripts.
@@ -26,13 +26,13 @@ from deepgen.report.words import sentence, without_advice
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
-_MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
+_MANY = 2_000  # trials; above this, charts are drawn on a canvas, as a page with so many elements is slow
 
 
 def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
     """The page of a study, or of several.
 
-    `live` is for a page that follows its study: what its script needs to know (`serve/static/study.js`).
+    `live` is for a page that follows a running study: the data its script needs (`serve/static/study.js`).
     """
     check_libraries()
     import jinja2
@@ -65,37 +65,39 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
 
 @cache
 def vega_script() -> str:
-    """Vega-Embed with all it needs, as the installed vl-convert has it. Kept on disk: to bundle it takes seconds."""
+    """Vega-Embed with all its dependencies, bundled by the installed vl-convert. Cached on disk: bundling takes
+    seconds.
+    """
     import vl_convert
 
     file = default_cache_folder() / "view" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return file.read_text(encoding="utf-8")
     text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    with suppress(OSError):  # a report needs no cache
+    with suppress(OSError):  # a report does not depend on the cache
         write_whole(file, text)
     return text
 
 
 def _spec(figure: Figure) -> dict[str, Any]:
-    """A chart as the page's script draws it: as wide as its place, without a title, and without data."""
+    """A chart's spec for the page's script: full width, without a title, and without data."""
     spec = figure.chart.to_dict(validate=False)
     spec.pop("title", None)
     spec.pop("$schema", None)
     spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    spec["description"] = figure.described  # Vega labels a chart with it
+    spec["description"] = figure.described  # Vega uses it as the chart's label
     return {"spec": spec, "fields": list(figure.fields)}
 
 
 def _embedded(data: Any) -> str:
-    """JSON that is safe inside a script element: it cannot end the element."""
+    """JSON that is safe inside a script element: it cannot close the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache
 def policy(*, live: bool = False) -> str:
-    """Only these scripts run, and nothing is loaded; a live page has another one, and talks to where it came from."""
+    """Only these scripts may run, and nothing is loaded; a live page has one more script and may call its server."""
     scripts = (_text("page.js"), vega_script())
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     own, connect = (" 'self'", " connect-src 'self';") if live else ("", "")
@@ -112,7 +114,7 @@ def _moment(at: float) -> str:
 
 
 def _commands(text: str) -> Any:
-    """A sentence in which commands between backticks look like commands."""
+    """A sentence with commands in backticks shown as code."""
     import markupsafe
 
     return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))

@@ -1,4 +1,4 @@
-"""The figures of a report, and a study's charts outside one: in notebooks, in scripts, and as PNG and SVG files."""
+"""The figures of a report, and a study's charts elsewhere: in notebooks, in scripts, and as PNG and SVG files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_CLOUDS = 6
 
 
 class Plots:
-    """Charts of a study as it stood when the first of them was asked for."""
+    """Charts of a study, as it was when the first chart was requested."""
 
     def __init__(self, study: Study) -> None:
         charts.check_libraries()
@@ -87,13 +87,13 @@ class Plots:
 
 
 def write_report(facts: Facts, folder: Path) -> list[Path]:
-    """Every figure of a report as PNG."""
+    """Write every figure of a report as PNG."""
     drawn = {figure.name: charts.with_data(figure.chart, facts) for figure in figures_of(facts)}
     return _write(drawn, folder, (".png",))
 
 
 def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
-    """What `deepgen analyze --plots` draws: correlations, what knobs explain, and the time over each finding."""
+    """Write the charts of `deepgen analyze --plots`: correlations, knob importance, and the time over each finding."""
     fields = {event["name"]: event["field"] for event in facts["events"]}
     knobs = {KNOB + knob["name"]: knob["field"] for knob in facts["knobs"]}
     clouds = []
@@ -137,7 +137,7 @@ class Figure:
     title: str
     caption: str
     chart: Any
-    fields: Sequence[str] = ()  # of the trials that it reads
+    fields: Sequence[str] = ()  # of the trials that the chart reads
 
     @property
     def described(self) -> str:
@@ -145,7 +145,7 @@ class Figure:
 
 
 def figures_of(facts: Facts) -> list[Figure]:
-    """All figures that have something to show."""
+    """All figures that are not empty."""
     figures = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
     return [figure for figure in figures if figure.chart is not None]
 
@@ -174,7 +174,7 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
         f"{explains}."
     )
     yield Figure("importance", "What the knobs explain", caption, knob_charts.importance(facts))
-    explaining = [one["knob"] for one in facts["analysis"].get("knobs", [])]  # those that explain most first
+    explaining = [one["knob"] for one in facts["analysis"].get("knobs", [])]  # the one that explains most first
     order = {name: place for place, name in enumerate(explaining)}
     for one in sorted(facts["knobs"], key=lambda one: order.get(one["name"], len(order))):
         caption = f"The time of each correct trial over {one['name']}; short lines are medians."

@@ -16,15 +16,15 @@ from deepgen.vocabulary import DeepgenError, Trial
 if TYPE_CHECKING:
     from deepgen.report.facts import Facts
 
-_OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name
+_OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each has an option of the same name
 Assembly = Callable[[Trial], str]
 MOST_LETTERS = 150_000  # of one text; `deepgen show` prints the rest
 
 
 def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
-    """`deepgen tune ...`, or None where no command line can express the study. Imports no user code."""
+    """`deepgen tune ...`, or None if no command line can express the study. Imports no user code."""
     definition = study.definition
-    # Strategies of deepgen's own settle their options by themselves; the command line has few of them.
+    # deepgen's own strategies choose their options themselves; the command line has only a few of them.
     special = set(definition["options"]) - {"library", "start_from"}
     if definition["domains"] or special or definition.get("code") or is_own_kernel(definition):
         return None
@@ -58,7 +58,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
 
 
 def _words(operator: Operator) -> list[str]:
-    """NAME=VALUE for each parameter; raises ValueError where these do not describe the whole operator."""
+    """NAME=VALUE for each parameter; raises ValueError if these do not fully describe the operator."""
     parameters = {name: value for name, value in operator.parameters().items() if value is not None}
     if type(operator).make(parameters) != operator:
         raise ValueError(operator.describe())
@@ -66,7 +66,7 @@ def _words(operator: Operator) -> list[str]:
 
 
 def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
-    """The facts with `code`. This needs the study's generator, and a compiler or a disassembler for `assembly`."""
+    """The facts with `code`. This needs the study's generator, and for `assembly` a compiler or a disassembler."""
     if facts["winner"] is None:
         return facts
     trials = {"winner": facts["winner"]["trial"], "default": facts["default"]}
@@ -77,7 +77,7 @@ def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
 
 
 def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
-    """The sources and the assembly, or a sentence that says why they are missing."""
+    """The sources and the assembly, or a sentence saying why they are missing."""
     trial = study.trial(number)
     shown: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
     if not trial.kernel_id:

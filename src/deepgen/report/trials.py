@@ -1,7 +1,7 @@
 """Trials as columns of plain values: small enough to embed in a page, with names that are safe in charts.
 
-Knobs and events may have any name, and a journal may be somebody else's. So charts refer to them by generated
-fields (`k0`, `e0`), and names are only ever displayed.
+Knobs and events may have any name, and a journal may be untrusted. So charts refer to them by generated fields (`k0`,
+`e0`), and names are only displayed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from deepgen.report.analysis.numbers import Row
 from deepgen.tuning.study.text import KNOB, knob_text
 
-MOST = 10_000  # trials in a page; of more, the fastest and a random sample
+MOST = 10_000  # trials in a page; of more than that, the fastest and a random sample
 SHOWN = 1_500  # points in the chart of one knob, sampled in the same way
-_FASTEST_SHARE = 10  # one in so many of the sample is taken from the fastest
-_BREAK_SECONDS = 600.0  # between two trials: the study was not running
+_FASTEST_SHARE = 10  # a tenth of the sample are the fastest
+_BREAK_SECONDS = 600.0  # a longer gap between two trials means the study was not running
 _DIGITS = 6
 
 
@@ -42,33 +42,33 @@ class Unit:
 
 @dataclass(frozen=True)
 class TrialColumn:
-    """A knob or an event, by the field that holds it."""
+    """A knob or an event, and the field that holds it."""
 
     name: str
     field: str
-    levels: tuple[str, ...] = ()  # of a knob: its values in their order
+    levels: tuple[str, ...] = ()  # of a knob: its values in order
 
 
 def knob_columns(rows: Sequence[Row]) -> list[TrialColumn]:
-    """The knobs that the trials have."""
+    """The knobs of the trials."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith(KNOB))
     return [TrialColumn(name.removeprefix(KNOB), f"k{i}", _levels(rows, name)) for i, name in enumerate(names)]
 
 
 def _levels(rows: Sequence[Row], name: str) -> tuple[str, ...]:
-    """Numbers by size, words by the alphabet."""
+    """Numbers in ascending order, words alphabetically."""
     values = {knob_text(row[name]): row[name] for row in rows if row.get(name) is not None}
     numbers = all(type(value) in (int, float) for value in values.values())
     return tuple(sorted(values, key=lambda text: values[text]) if numbers else sorted(values))
 
 
 def event_columns(names: Sequence[str]) -> list[TrialColumn]:
-    """Events and facts of the build that are shown over the time, by their names in rows."""
+    """Events and facts of the build that are plotted against the time, by their names in rows."""
     return [TrialColumn(name, f"e{i}") for i, name in enumerate(names)]
 
 
 def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
-    """All rows, or where there are too many, the fastest and a random sample of the rest."""
+    """All rows; if there are too many, the fastest and a random sample of the rest."""
     if len(rows) <= most:
         return list(rows)
     timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
@@ -80,7 +80,7 @@ def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
 
 
 def elapsed(ended: Sequence[float], began: float | None) -> tuple[list[float], int]:
-    """Seconds since the study began, without the time between runs, and how many such breaks were left out."""
+    """Seconds since the study began without gaps between runs, and the number of gaps left out."""
     if not ended:
         return [], 0
     order = np.argsort(ended, kind="stable")
@@ -101,7 +101,8 @@ def table(
     events: Sequence[TrialColumn],
 ) -> list[dict[str, Any]]:
     """One object per trial, as charts read it: `trial`, `verdict`, `time`, where it was timed (finals or search), `at`,
-    `shown`, and each knob and event."""
+    `shown`, and each knob and event.
+    """
     shown = _shown(rows)
     return [
         {
@@ -124,14 +125,14 @@ def _shown(rows: Sequence[Row]) -> set[int]:
 
 
 def packed(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same, column by column; a column of repeated values is stored as `levels` and one `index` per trial."""
+    """The same data by column; a column of repeated values is stored as `levels` and one `index` per trial."""
     names = list(objects[0]) if objects else []
     return {name: _packed([one[name] for one in objects]) for name in names}
 
 
 def _packed(values: list[Any]) -> Any:
     levels = dict.fromkeys(values)
-    same = all(value is None or type(value) is str for value in levels)  # numbers of two types may be equal
+    same = all(value is None or type(value) is str for value in levels)  # numbers of different types may be equal
     if not same or len(levels) > max(2, len(values) // 4):
         return values
     place = {value: i for i, value in enumerate(levels)}

@@ -14,8 +14,8 @@ from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Json, Trial
 
 FASTER, SLOWER, TOO_NOISY = "ours is faster", "ours is slower", "too noisy to tell"
-_MOST_WORDS = 4  # different values that are listed
-# What a person calls them. Conditions of other names are shown under these.
+_MOST_WORDS = 4  # distinct values that are listed
+# Readable names of conditions. Conditions with other names are listed after these.
 _WORDS: Mapping[str, str] = {
     "cold": "caches cold before each run",
     "flush": "how caches are flushed",
@@ -59,13 +59,13 @@ def gained(winner: Mapping[str, Any]) -> str:
     return "1.00 (the default won)" if over["interval"] == [1.0, 1.0] else ratio_text(over)
 
 
-SMALL = 50e-6  # seconds of a kernel of which Python's call is a good part
+SMALL = 50e-6  # seconds: below this, the overhead of a Python call is a large part
 
 
 def compared(row: Mapping[str, Any]) -> str:
-    """How the winner compares with a baseline, with the interval: as users call both, and in turns where that differs.
+    """How the winner compares with a baseline, with the interval: called by users, and interleaved if that differs.
 
-    A ratio that a busy machine made up is not told.
+    A ratio that a busy machine distorted is not shown.
     """
     if row.get("noisy"):
         return f"{TOO_NOISY}: {row['noisy']}"
@@ -74,7 +74,7 @@ def compared(row: Mapping[str, Any]) -> str:
     if bursts is None:
         return "; ".join([f"{_compared(row)}, {seconds_text(row['seconds'])}", *rough])
     kernel, call = bursts["kernel"], bursts["call"]
-    # Another time than in turns, and so with the winner's own beside it.
+    # This time differs from the interleaved one, so the winner's own is shown next to it.
     words = [f"{_compared(kernel)}, {seconds_text(bursts['seconds'])} beside our {seconds_text(kernel['seconds'])}"]
     if call is not None and kernel["seconds"] < SMALL:
         words.append(f"called from Python {ratio_text(call)}")
@@ -89,7 +89,7 @@ def _compared(row: Mapping[str, Any]) -> str:
 
 
 def outdone(faster: Mapping[str, Any]) -> str:
-    """That a baseline is faster than the winner, and what would help: the first sentence of a result."""
+    """States that a baseline is faster than the winner, and what would help: the first sentence of a result."""
     low, high = (1.0 / end for end in reversed(faster["interval"]))
     times = f"{1.0 / faster['ratio']:.2f} times as fast as the winner ({low:.2f} to {high:.2f})"
     return f"{faster['name']} is {times}. What would help: {'; '.join(faster['helps'])}."
@@ -112,7 +112,7 @@ def _between(row: Mapping[str, Any]) -> str:
 
 
 def without_advice(doubts: Sequence[str]) -> tuple[list[str], str]:
-    """The doubts, and the advice that most of them share; empty where none of them has it."""
+    """The doubts, and the advice that they share; empty if none of them has it."""
     advice = f"; {RETEST}"
     shared = f"To be sure, {RETEST}." if any(doubt.endswith(advice) for doubt in doubts) else ""
     return [doubt.removesuffix(advice) for doubt in doubts], shared
@@ -139,7 +139,7 @@ def conditions_of(trials: Sequence[Trial], finals: Finals | None) -> list[dict[s
 
 
 def _summed_up(name: str, rows: Sequence[Mapping[str, Json]]) -> str:
-    """What the trials say of one condition, in a few words; empty where none says anything."""
+    """The values of one condition in a few words; empty if there are none."""
     values = [row[name] for row in rows if row.get(name) is not None]
     if name == "contaminated" and values:
         return f"{len(values)} of {len(rows)}"

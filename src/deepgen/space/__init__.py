@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deepgen.space.reasons import Removal, Violation
     from deepgen.space.space import Space
 
-# Imported when first used: expressions alone, of which signatures are made, need no numpy.
+# Imported on first use: expressions alone, as in signatures, need no numpy.
 __getattr__, __dir__ = lazy(
     __name__, {".definition": "Knob", ".engine": "Size", ".reasons": "Removal Violation", ".space": "Space"}
 )

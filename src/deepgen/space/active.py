@@ -1,8 +1,8 @@
-"""A partially evaluated constraint: what each state of a layer keeps of it.
+"""A partially evaluated constraint: the part of it that each state of a layer keeps.
 
-A constraint on few knobs is a table of what it allows, reduced so that equal rests are one node: a state keeps the
-node. One whose table would be too large is evaluated knob by knob at first (see `staged`), and becomes a table as soon
-as what is left of it is small enough.
+A constraint on few knobs is a table of allowed values, reduced so that equal remainders share a node; a state keeps the
+node. A constraint whose table would be too large is first evaluated knob by knob (see `staged`), and becomes a table as
+soon as the rest of it is small enough.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from deepgen.space.tables import merge, reduce_table, trie
 TABLE_CELLS = 1 << 19
 _CELLS_FOR_A_ROW = 8
 
-State: TypeAlias = "Ints | Slots"  # of a table: the node in each row; of a staged constraint: its slots
+State: TypeAlias = "Ints | Slots"  # for a table, the node of each row; for a staged constraint, its slots
 
 
 @dataclass(frozen=True)
 class Domains:
-    """The knobs, and the places that each may take."""
+    """The knobs, and the allowed places of each."""
 
     nodes: Nodes
     knobs: Mapping[str, Knob]
@@ -44,7 +44,7 @@ class Domains:
 
 
 class Active:
-    """One constraint; `order` lists its knobs as the diagram takes them, of which `done` have values."""
+    """One constraint; `order` lists its knobs in the diagram's order, of which the first `done` have values."""
 
     def __init__(self, on: Domains, expr: Expr, order: list[str]) -> None:
         self.on, self.expr, self.order = on, expr, order
@@ -63,7 +63,7 @@ class Active:
             self.staged = Staged(on.nodes, expr, order)
 
     def start(self, states: int) -> None:
-        """Nothing is known of it yet: all states of the layer are alike."""
+        """Begin before any of its knobs has a value, when all states of the layer are equal."""
         if self.staged is None:
             self.state = np.repeat(self.state, states)  # type: ignore[arg-type]
 
@@ -76,17 +76,17 @@ class Active:
         return self.state[rows]
 
     def follow(self, state: State) -> Ints | None:
-        """By row and place of the next knob, the node of a table that comes next; None while staged."""
+        """The next node of a table, by row and place of the next knob; None while staged."""
         return None if isinstance(state, dict) else self.levels[self.done][state]
 
     def advance(self, state: State, places: Array) -> tuple[State, Array]:
-        """A staged constraint with one more knob: its slots, and which rows can still come true."""
+        """Advance a staged constraint by one knob: its slots, and which rows can still come true."""
         assert self.staged is not None and isinstance(state, dict)
         self.on.budget.spend(self.staged.cost(places.size))
         return self.staged.advance(state, self.done, self.done + 1, {self.order[self.done]: places})
 
     def settle(self, rows: int) -> None:
-        """Become a table if what is left is small enough: rows that differ only in what cannot matter merge."""
+        """Become a table if the rest is small enough: rows that differ only in what cannot matter merge."""
         if self.staged is None or self.done == len(self.order):
             return
         left = self.order[self.done :]
@@ -103,20 +103,20 @@ class Active:
     def _become_table(self, truth: Array, starts: int, numbers: Ints) -> None:
         sizes = self.on.sizes(self.order[self.done :])
         roots, levels = reduce_table(np.broadcast_to(truth, (starts, *sizes)).astype(np.bool_, copy=False))
-        # A start that can never come true has the node -1: the last row, from which nothing continues.
+        # A start that can never come true has the node -1: the last row, which has no continuation.
         levels[0] = np.vstack([levels[0], np.full((1, sizes[0]), -1, dtype=np.int32)])
         self.levels = [*([np.empty((0, 0))] * self.done), *levels]
         self.state = roots[numbers]
 
 
 def _grid(on: Domains, names: list[str]) -> dict[str, Array]:
-    """Places of each knob along an axis of its own; the first axis is for the states they start from."""
+    """The places of each knob along its own axis; the first axis is for the starting states."""
     axes = range(len(names) + 1)
     return {n: on.allowed[n].reshape([-1 if a == i + 1 else 1 for a in axes]) for i, n in enumerate(names)}
 
 
 def _trie(on: Domains, expr: Expr, order: list[str]) -> list[Ints]:
-    """Listed points, as places of the knobs in order; points with a value that is not allowed do not count."""
+    """A trie of listed points, as places of the knobs in order; points with a disallowed value are left out."""
     names, rows = expr.data
     by_name = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
     keep = np.ones(len(rows), dtype=np.bool_)
@@ -126,7 +126,7 @@ def _trie(on: Domains, expr: Expr, order: list[str]) -> list[Ints]:
     columns = []
     for name in order:
         values = on.knobs[name].values
-        # Nodes count places among those allowed; an absent knob stands after all values.
+        # Nodes count allowed places; an absent knob comes after all values.
         number = {(values[p] if p < len(values) else None): i for i, p in enumerate(on.allowed[name].tolist())}
         column = np.array([number.get(v, -1) for v in by_name[name]], dtype=np.int64)
         keep &= column >= 0

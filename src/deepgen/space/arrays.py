@@ -40,9 +40,9 @@ _DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 def evaluate_arrays(
     nodes: Nodes, expr: Expr, places: dict[str, Array], cached: dict[int, Array] | None = None
 ) -> Array:
-    """The value for arrays of places, one for each knob in scope, that broadcast together.
+    """The value for arrays of places, one per knob in scope, which broadcast together.
 
-    `cached` gives the values of nodes that need not be computed, by the node's id.
+    `cached` has values of nodes that are already computed, by node id.
     """
     objects = nodes.needs_objects(expr)
 
@@ -106,7 +106,7 @@ def _long(value: Any) -> bool:
 
 
 def apply(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
-    """One operation on the values of its operands."""
+    """Apply one operation to the values of its operands."""
     op = node.op
     if op in _NUMERIC:
         numbers = [_number(o) for o in operands]
@@ -114,7 +114,7 @@ def apply(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
             numbers[1] = _nonzero(numbers[1])
         elif op == "**":
             numbers = _powers(numbers)
-            if object in (numbers[0].dtype, numbers[1].dtype):  # numbers of any length: each is refused if too long
+            if object in (numbers[0].dtype, numbers[1].dtype):  # numbers of any length, each checked by `power`
                 return np.asarray(np.frompyfunc(power, 2, 1)(*numbers), dtype=object)
         result = numbers[0]
         for other in numbers[1:]:
@@ -144,7 +144,7 @@ def apply(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
 
 
 def _number(array: Array) -> Array:
-    """numpy adds truth values as an `or`: make them numbers first."""
+    """Convert booleans to integers, because numpy adds booleans as an `or`."""
     return array.astype(np.int64) if array.dtype == np.bool_ else array
 
 
@@ -179,7 +179,7 @@ def _isin(array: Array, values: tuple[Any, ...]) -> Array:
 
 
 def _one_by_one(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
-    """What numpy has no loop for: look-ups, and places in tuples."""
+    """Operations without a numpy loop: table lookups, and positions in tuples."""
     wanted: Expr = node.data if node.op == "defined" else node
 
     def scalar(*values: Any) -> Any:
@@ -222,7 +222,7 @@ def _points(nodes: Nodes, node: Expr, places: dict[str, Array]) -> Array:
 
 
 class Derivations:
-    """Some expressions over the knobs, made ready once to be computed for many rows at a time."""
+    """Some expressions over the knobs, prepared once to be computed for many rows at a time."""
 
     def __init__(self, knobs: Sequence[Knob], exprs: Mapping[str, Expr]) -> None:
         self._columns = [(i, k.name) for i, k in enumerate(knobs) if k.places > 1]
@@ -234,14 +234,14 @@ class Derivations:
         self._totals = {name: nodes.total(expr) for name, expr in exprs.items()}
 
     def __call__(self, rows: Array) -> dict[str, tuple[Array, Array]]:
-        """For each expression its values, and where it has none: there any value stands. One entry a row."""
+        """For each expression its values, one per row, and where it has none (the value is arbitrary there)."""
         places = {name: rows[:, i] for i, name in self._columns}
         values: dict[str, tuple[Array, Array]] = {}
         for name, (value, absent, undefined) in self._totals.items():
             try:
                 holes = evaluate_arrays(self._nodes, self._nodes.any(absent, undefined), places)
                 computed = evaluate_arrays(self._nodes, value, places), holes
-            except BadInput:  # what cannot be computed for all values may be wanted of others only
+            except BadInput:  # a value that cannot be computed for some rows may still be needed for others
                 computed = self._one_by_one(self._exprs[name], rows, places)
             values[name] = tuple(np.broadcast_to(array, len(rows)) for array in computed)  # type: ignore[assignment]
         return values

@@ -34,7 +34,7 @@ _TRUTHS = (
 
 
 def facts_of(nodes: Nodes, expr: Expr) -> tuple[str, Bounds | None]:
-    """The kind (bool, int, float, object) and the bounds of a node whose operands' facts are known."""
+    """The kind (bool, int, float, object) and the bounds of a node, from those of its operands."""
     op = expr.op
     if op == "const":
         kind = kind_of_value(expr.data)
@@ -77,7 +77,7 @@ def _kind(op: str, kinds: list[str], nodes: Nodes, expr: Expr) -> str:
 
 
 class Arithmetic:
-    """The smallest and largest of several operands, for numbers or for arrays, and sums and products of two."""
+    """The minimum and maximum of several operands, for numbers or arrays, and sums and products of two."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Arithmetic:
 def _fold(pair: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def fold(first: Any, *rest: Any) -> Any:
         for other in rest:
-            # numpy would make 64-bit numbers of Python's, which later products overflow.
+            # numpy would convert Python integers to 64 bits, which later products could overflow.
             plain = not isinstance(first, np.ndarray) and not isinstance(other, np.ndarray)
             first = scalar(first, other) if plain else pair(first, other)
         return first
@@ -103,10 +103,10 @@ def _fold(pair: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) ->
 
 
 def _limited(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The operation on arrays of 64 bits, with results kept to what these hold.
+    """The operation on 64-bit arrays, with results clipped to their range.
 
-    The values that an interval stands for hold in them. Its ends may not: knobs are taken apart that a requirement ties
-    together.
+    The values that an interval stands for fit into this range. Its ends may not, because knobs that a requirement
+    connects are treated separately.
     """
 
     def limited(a: Any, b: Any) -> Any:
@@ -130,7 +130,7 @@ def _kept(a: Any) -> Any:
 
 
 def _largest(a: Any) -> float:
-    """At least as large as any of them."""
+    """An upper bound on the absolute values."""
     if not isinstance(a, np.ndarray):
         return float(abs(a))
     return max(float(a.max()), -float(a.min())) if a.size else 0.0
@@ -153,7 +153,7 @@ ARITHMETIC = ("+", "-", "*", "/", "//", "%", "**", "ceil_div", "neg", "abs", "mi
 
 
 def combine(op: str, bounds: list[Bounds], on: Arithmetic) -> Bounds | None:
-    """The interval of an operation from those of its operands; None if nothing useful can be said."""
+    """The interval of an operation, from those of its operands; None if nothing useful is known."""
     if op == "where":
         return on.least(bounds[0][0], bounds[1][0]), on.most(bounds[0][1], bounds[1][1])
     if op == "min":
@@ -183,7 +183,7 @@ def combine(op: str, bounds: list[Bounds], on: Arithmetic) -> Bounds | None:
             return _over_unknown(op, a, b, c, on)
         corners = tuple(_divide(op, x, y) for x in (a, b) for y in (c, d))
         return on.least(*corners), on.most(*corners)
-    if op == "%":  # the rest has the sign of the divisor and is smaller than it
+    if op == "%":  # the remainder has the sign of the divisor and a smaller absolute value
         return on.least(c, c * 0), on.most(d, d * 0)
     if op == "**" and on is SCALAR:
         return _power(a, b, c, d)
@@ -191,7 +191,7 @@ def combine(op: str, bounds: list[Bounds], on: Arithmetic) -> Bounds | None:
 
 
 def _over_unknown(op: str, a: Any, b: Any, c: Any, on: Arithmetic) -> Bounds | None:
-    """A whole quotient is no larger than the dividend, whatever the divisor is (by zero it is undefined anyway)."""
+    """An integer quotient is no larger than the dividend, for any divisor (division by zero is undefined anyway)."""
     if op == "/":
         return None
     size = on.most(abs(a), abs(b))

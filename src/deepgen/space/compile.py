@@ -20,16 +20,16 @@ from deepgen.space.order import Planner, quick_order
 from deepgen.space.rows import variable
 from deepgen.space.tables import merge
 
-_QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
-_PATIENCE = 3  # a wide part's first orders may each use this share of the memory
-_WORK = 0.18  # elements that may be computed for each byte of memory
-_BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
-_CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
+_QUICK_MEMORY = 1 << 26  # with the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
+_PATIENCE = 3  # a wide part's first attempts may each use one in this many parts of the memory
+_WORK = 0.18  # array elements that may be computed per byte of memory
+_BYTES_OF_AN_EDGE = 28  # parent, place and child until counted; then place, child and count
+_CHUNK = 1 << 18  # rows expanded at a time, so that temporary arrays stay small
 
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """A total condition and the knobs it reads."""
+    """A total condition, and the knobs it depends on."""
 
     expr: Expr
     scope: frozenset[str]
@@ -41,9 +41,9 @@ def compile_space(
     memory: int = DEFAULT_MEMORY,
     orders: Sequence[Sequence[str]] = (),
 ) -> Diagram:
-    """The diagram of all configs that meet the requirements; TooWide if that needs more than `memory` bytes.
+    """The diagram of all configs that meet the requirements. Raises TooWide if it needs more than `memory` bytes.
 
-    `orders` are those that an earlier compilation found; parts with other knobs are not touched by them.
+    `orders` are knob orders from an earlier compilation; they are ignored for parts with other knobs.
     """
     return Compiler(knobs, memory, orders).run(requirements)
 
@@ -52,7 +52,7 @@ class Compiler:
     def __init__(self, knobs: Sequence[Knob], memory: int, orders: Sequence[Sequence[str]]) -> None:
         self.knobs, self.memory = knobs, memory
         self.orders = {frozenset(order): list(order) for order in orders}
-        self.new_orders: list[tuple[str, ...]] = []  # orders that are worth to be known next time
+        self.new_orders: list[tuple[str, ...]] = []  # orders to store for the next compilation
         self.index = {k.name: i for i, k in enumerate(knobs)}
         fixed = {k.name: k.values[0] if k.values else None for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
@@ -60,7 +60,7 @@ class Compiler:
         self.work = memory * _WORK
         self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed, Budget(self.work))
         self.used = 0
-        self.widths: list[int] = []  # of the chain in progress: how many states there were after each knob
+        self.widths: list[int] = []  # the number of states after each knob of the current chain
 
     def run(self, requirements: Sequence[Requirement]) -> Diagram:
         constraints = self.narrowed(requirements)
@@ -74,7 +74,7 @@ class Compiler:
         return self.diagram(chains)
 
     def diagram(self, chains: Sequence[Chain]) -> Diagram:
-        """The diagram of some parts; knobs that are in none of them have only one place left."""
+        """The diagram of these parts; knobs outside them have only one place left."""
         fixed = [(i, 0) for i, k in enumerate(self.knobs) if k.places == 1]
         held = {layer.variable for chain in chains for layer in chain.layers}
         for name, places in self.allowed.items():
@@ -83,7 +83,7 @@ class Compiler:
         return Diagram(tuple(chains), len(self.knobs), tuple(fixed), tuple(self.new_orders))
 
     def narrowed(self, requirements: Sequence[Requirement]) -> list[Constraint] | None:
-        """The constraints on several knobs, those on one being settled; None if no config can meet all of them."""
+        """The constraints on several knobs, after applying those on one; None if no config can meet all of them."""
         left = []
         for expr in condition_parts(self.nodes, self.knobs, requirements):
             constraint = Constraint(expr, self.nodes.scope(expr))
@@ -101,14 +101,14 @@ class Compiler:
     # One part ---------------------------------------------------------------------------------------------------------
 
     def _part(self, allowed: dict[str, Ints], own: list[Constraint]) -> Chain:
-        """Most parts are small in any sensible order: only one that is not is worth the search for a better one."""
+        """Most parts are small in any sensible order: only for the others a better order is searched."""
         exprs = [c.expr for c in own]
         if any(e.op == "points" for e in exprs):
-            return self.chain(list(allowed), own, self.memory)  # points are as wide as they are, in any order
+            return self.chain(list(allowed), own, self.memory)  # points are equally wide in any order
         used = self.used
         cached = self.orders.get(frozenset(allowed), [])
         if len(cached) == len(allowed):
-            sharp_combinations(self.nodes, allowed, exprs)  # as the search for the order did
+            sharp_combinations(self.nodes, allowed, exprs)  # as in the search for the order
             try:
                 return self._planned(cached, own, self.memory)
             except TooWide:
@@ -134,7 +134,7 @@ class Compiler:
         return chain
 
     def chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
-        """Knob by knob: expand every state by every place, drop what a constraint forbids, merge what is alike."""
+        """Knob by knob: expand every state by every place, drop what a constraint forbids, merge equal states."""
         position = {name: i for i, name in enumerate(order)}
         active: dict[int, Active] = {}
         layers: list[Edges] = []
@@ -160,13 +160,13 @@ class Compiler:
             self.widths.append(states)
             if states == 0:
                 return Chain((), 0)
-        # Layers are given up one by one: their room is needed for what they become.
+        # Layers are released one by one: their memory is needed for the counted ones.
         return Chain(*count_points((self.index[name], layers.pop()) for name in reversed(order)))
 
     def _expand(
         self, name: str, states: int, touched: list[Active], active: list[Active], memory: int
     ) -> tuple[Ints, Ints]:
-        """All ways to continue with one more knob that no touched constraint forbids: (state, place) of each."""
+        """All transitions by one more knob that no touched constraint forbids: (state, place) of each."""
         size = len(self.allowed[name])
         step = max(1, _CHUNK // size)
         parts, rows = [], 0
@@ -183,7 +183,7 @@ class Compiler:
             a.settle(len(parent))
         alive = [a.state >= 0 for a in touched if not isinstance(a.state, dict)]
         dead = ~np.logical_and.reduce(alive) if alive else np.zeros(0, dtype=np.bool_)
-        if dead.any():  # only a table made just now can show this
+        if dead.any():  # only a newly made table can reveal this
             left = np.flatnonzero(~dead)
             parent, place = parent[left], place[left]
             for a in active:
@@ -218,7 +218,7 @@ class Compiler:
         return parent + some.start, place, after_all
 
     def _check(self, rows: int, columns: int, memory: int) -> None:
-        """Rows of a layer in progress hold two copies of each column for a while, and numbers to merge by."""
+        """Raise if rows exceed the memory: a layer in progress briefly holds two copies of each column, and keys."""
         if self.used + rows * (_BYTES_OF_AN_EDGE + 16 * columns + 64) > memory:
             self.widths.append(rows)
             raise TooWide(
@@ -241,7 +241,7 @@ def _joined(states: list[State]) -> State:
 
 
 def parts(names: list[str], constraints: list[Constraint]) -> list[tuple[list[str], list[Constraint]]]:
-    """Knobs that no chain of constraints connects are independent."""
+    """Split knobs into independent groups, which no chain of constraints connects."""
     root = {name: name for name in names}
 
     def find(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Declaration of a space: knobs, derived values and requirements; restrictions, unions, and its file."""
+"""Declaration of a space: knobs, derived values and requirements; restrictions, unions, and the file format."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ if TYPE_CHECKING:
 
 
 class Declared:
-    """Knobs and requirements as they are declared. `Space` answers questions about them."""
+    """Knobs and requirements as declared. `Space` answers queries about them."""
 
     def __init__(self, name: str, memory: int = DEFAULT_MEMORY) -> None:
-        """`memory` bounds, in bytes, what compiling may use."""
+        """`memory` limits the bytes that compiling may use."""
         self.name, self.memory = name, memory
         self._knobs: dict[str, Knob] = {}
         self._derived: dict[str, Expr] = {}
         self._requirements: list[Requirement] = []
-        self._by: str | None = None  # the knob whose values are alternatives
+        self._by: str | None = None  # the knob whose values are the alternatives of a union
 
     def __repr__(self) -> str:
         return f"Space({self.name!r}, {len(self._knobs)} knobs, {len(self._requirements)} requirements)"
 
     def _changed(self) -> None:
-        """Called when a knob or a requirement was added."""
+        """Called when a knob or a requirement has been added."""
 
     # Declaring --------------------------------------------------------------------------------------------------------
 
     def knob(self, name: str, values: Iterable[Value], when: Operand | None = None) -> Expr:
-        """A knob with its values in order; with `when`, one that exists only where the condition holds."""
+        """A knob with its values in order; with `when`, it exists only where the condition holds."""
         taken = tuple(check_value(v) for v in values)
         _check_text(name, "knob")
         if not name or name in self._knobs or name in self._derived:
@@ -80,11 +80,11 @@ class Declared:
         return knob_ref(name)
 
     def permutation(self, name: str, items: Sequence[Value], when: Operand | None = None) -> Expr:
-        """A knob whose values are all orders of `items`, as tuples."""
+        """A knob whose values are all permutations of `items`, as tuples."""
         return self.knob(name, permutations(items), when)
 
     def derive(self, name: str, expr: Operand) -> Expr:
-        """A named value computed from knobs; use what it returns in requirements."""
+        """A named value computed from knobs; use the returned expression in requirements."""
         _check_text(name, "derived value")
         if not name or name in self._knobs or name in self._derived:
             raise BadInput(
@@ -97,11 +97,11 @@ class Declared:
         return self._derived[name]
 
     def require(self, expr: Operand, name: str) -> None:
-        """Keep only configs for which `expr` holds; `name` says in words what it demands."""
+        """Keep only configs for which `expr` holds; `name` describes in words what it requires."""
         self.add(Requirement(name, lift(expr)))
 
     def add(self, requirement: Requirement) -> None:
-        """Add a requirement, at any time."""
+        """Add a requirement; allowed at any time."""
         _check_text(requirement.name, "requirement")
         if not requirement.name or any(r.name == requirement.name for r in self._requirements):
             raise BadInput(
@@ -119,7 +119,7 @@ class Declared:
                 allowed="knobs: " + ", ".join(self._knobs),
             )
 
-    # What it is made of -----------------------------------------------------------------------------------------------
+    # Contents ---------------------------------------------------------------------------------------------------------
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -135,7 +135,7 @@ class Declared:
         return dict(self._derived)
 
     def product_size(self) -> int:
-        """How many combinations the knobs' values have, valid or not."""
+        """The number of combinations of the knobs' values, valid or not."""
         return prod(len(k.values) for k in self.knobs)
 
     # Parts ------------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Declared:
         return narrowed
 
     def intersect(self, other: Self) -> Self:
-        """The configs that are valid in both spaces, which have the same knobs."""
+        """The configs that are valid in both spaces, which must have the same knobs."""
         if set(self._knobs) != set(other._knobs):
             odd = sorted(set(self._knobs) ^ set(other._knobs))
             raise BadInput(f"spaces {self.name!r} and {other.name!r} differ in knobs: {', '.join(odd)}")
@@ -199,7 +199,7 @@ class Declared:
 
     @classmethod
     def from_points(cls, name: str, configs: Iterable[Mapping[str, Value]]) -> Self:
-        """A space that is a list of points: a recorded space, or winners."""
+        """A space given as a list of points, such as a recorded space or winners."""
         listed = [{knob: check_value(value) for knob, value in c.items()} for c in configs]
         names = list(dict.fromkeys(n for c in listed for n in c))
         if not names:
@@ -215,9 +215,9 @@ class Declared:
 
     @classmethod
     def union(cls, name: str, spaces: Mapping[str, Declared], by: str = "sketch", memory: int = DEFAULT_MEMORY) -> Self:
-        """A space of alternatives: the knob `by` names the one that a config is from. Each is compiled on its own.
+        """A space of alternatives: the knob `by` names the alternative of a config. Each is compiled separately.
 
-        A knob that several spaces have is one knob, with the values of all; requirements hold where they come from.
+        A knob that several spaces have becomes one knob with the values of all; requirements hold in their own space.
         """
         united = cls(name, memory)
         unite(united, spaces, by)
@@ -225,7 +225,7 @@ class Declared:
         return united
 
     def to_json(self) -> JsonObject:
-        """The definition, and its fingerprint; never a list of points unless it was made of points."""
+        """The definition and its fingerprint; without a list of points, unless the space was created from points."""
         body = self._definition()
         return {**body, "fingerprint": digest(body)}
 
@@ -239,7 +239,7 @@ class Declared:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """A space from its definition. A fingerprint that does not fit is an error."""
+        """A space from its definition. Raises if the fingerprint does not match."""
         if data.get("format") != FORMAT:
             raise BadInput(f"this is not a space file: its format is {data.get('format')!r}", allowed=FORMAT)
         try:
@@ -274,10 +274,10 @@ def _sorted(values: list[Value]) -> list[Value]:
 
 
 def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
-    """Declare the knob `by` and all that the spaces declare in `into`, which is new.
+    """Declare the knob `by`, and everything that the spaces declare, in `into`, which is empty.
 
-    A knob that several of them have is one knob with the values of all. So configs of different spaces can be compared,
-    by a model or by a user.
+    A knob that several of them have becomes one knob with the values of all, so that a model or a user can compare
+    configs of different spaces.
     """
     if not spaces:
         raise BadInput(f"union {into.name!r} has no spaces", allowed="at least one")
@@ -290,7 +290,7 @@ def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
         own = {label: s.derivations[name].args[0] for label, s in spaces.items() if name in s.derivations}
         written = [(label, _renamed(expr, named)) for label, expr in own.items()]
         *others, (_, last) = written
-        free = f"{name} (derived)" if name in knobs else name  # of one space, and a knob of another one
+        free = f"{name} (derived)" if name in knobs else name  # of one space, and of a knob of another
         named[name] = into.derive(
             free, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
         )
@@ -301,7 +301,7 @@ def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
 
 
 def _in_order(knobs: Sequence[Knob]) -> list[str]:
-    """Each name once, as they come, but after those that a condition on it refers to in any of the spaces."""
+    """Each name once, in order of appearance, but after the knobs that conditions on it use in any of the spaces."""
     needs: dict[str, set[str]] = {knob.name: set() for knob in knobs}
     for knob in knobs:
         needs[knob.name] |= set() if knob.when is None else unnamed(knob.when).knobs()
@@ -337,7 +337,7 @@ def _knob(into: Declared, name: str, spaces: Mapping[str, Declared], sketch: Exp
 
 
 def _renamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
-    """The expression with the derived values of the union in place of those of its own space."""
+    """The expression, with derived values of its own space replaced by those of the union."""
     if expr.op == "named" and expr.data in named:
         return named[expr.data]
     return Expr(expr.op, tuple(_renamed(a, named) for a in expr.args), expr.data) if expr.args else expr

@@ -1,4 +1,4 @@
-"""Knobs, and spaces and their expressions as JSON: a scalar is a constant, a list is an operation with its operands."""
+"""Knobs, and JSON for spaces and expressions: a scalar is a constant, a list is an operation with its operands."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from deepgen.vocabulary import BadInput, Json, JsonObject
 
 FORMAT = "deepgen.space/1"
 _PLAIN = (*STRICT, "and", "or", "not", "implies", "where")
-_OPERANDS = {"neg": 1, "abs": 1, "not": 1, "where": 3}  # of all others two
-_MANY = ("and", "or", "min", "max")  # or more
+_OPERANDS = {"neg": 1, "abs": 1, "not": 1, "where": 3}  # all others have two
+_MANY = ("and", "or", "min", "max")  # or more than two
 
 
 @dataclass(frozen=True, eq=False)
 class Knob:
     """A choice: its values in order, and the condition under which it exists (None: always).
 
-    An optional knob has no condition: other requirements say where it exists (points that lack it do).
+    An optional knob has no condition: other requirements determine where it exists (points may lack it).
     """
 
     name: str
@@ -30,7 +30,7 @@ class Knob:
 
     @property
     def places(self) -> int:
-        """How many states it has: its values, and being absent if it can be."""
+        """The number of its states: its values, plus being absent if that is possible."""
         return len(self.values) + (self.when is not None or self.optional)
 
 
@@ -49,18 +49,18 @@ def space_to_json(
 def knob_to_json(knob: Knob) -> JsonObject:
     data: JsonObject = {"name": knob.name, "values": [value_to_json(v) for v in knob.values]}
     if knob.when is not None:
-        data["when"] = expr_to_json(unnamed(knob.when))  # knobs are read before the derived values
+        data["when"] = expr_to_json(unnamed(knob.when))  # knobs are read before derived values are defined
     if knob.optional:
         data["optional"] = True
     return data
 
 
 def value_to_json(value: Value) -> Json:
-    """Tuples become lists: no value is a list."""
+    """Tuples become lists, which is unambiguous because no value is a list."""
     return [value_to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
-_MOST_PARTS = 10_000  # of one value of a knob
+_MOST_PARTS = 10_000  # of one value
 
 
 def value_from_json(data: Any) -> Value:
@@ -89,14 +89,14 @@ def expr_to_json(expr: Expr) -> Json:
 
 
 def unnamed(expr: Expr) -> Expr:
-    """The expression without names of derived values: what they stand for is in their place."""
+    """The expression with derived values replaced by their definitions."""
     if expr.op == "named":
         return unnamed(expr.args[0])
     return Expr(expr.op, tuple(unnamed(a) for a in expr.args), expr.data) if expr.args else expr
 
 
 def expr_from_json(data: Any, named: dict[str, Expr]) -> Expr:
-    """The expression; `named` holds the derived values that it may refer to."""
+    """The expression from JSON; `named` has the derived values that it may use."""
     if not isinstance(data, list):
         return const(data)
     if not data or not isinstance(data[0], str):

@@ -1,4 +1,4 @@
-"""The compiled space: layered diagrams whose edges carry counts, and the walks over them."""
+"""The compiled space: layered diagrams whose edges carry counts, and walks through them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.space.neighbors import deviations, nearest, repairs
 
 _SMALL = 1 << 62
 _CHUNK = 4096
-_WIDE = 1024  # edges of a layer from which a search in all of them takes longer than one in those of a state
+_WIDE = 1024  # edges in a layer above which each state's own edges are searched instead of the whole layer
 
 
 class Chain:
@@ -25,7 +25,7 @@ class Chain:
 
     def __init__(self, layers: tuple[Layer, ...], count: int) -> None:
         self.layers, self.count = layers, count
-        # What a walk of one config reads, unpacked once: attributes would cost as much as the walk.
+        # The data for walking a single config, unpacked once: attribute access would cost as much as the walk.
         self._steps = [(y.variable, y.first_view, y.place_view, y.child_view, y.before_view) for y in layers]
 
     def row(self, rank: int, row: list[int]) -> None:
@@ -55,13 +55,13 @@ class Chain:
 
     def rows(self, ranks: Ints, rows: Ints) -> None:
         """Write the places of many ranks into the columns of `rows`."""
-        # Ranks in order read the layers in order, which spares the CPU's caches a third of the time.
+        # Sorted ranks access the layers in order; better cache use saves a third of the time.
         to = np.argsort(ranks, kind="stable") if len(self.layers) > 1 else slice(None)
         ranks = ranks[to]
-        states: Ints | None = None  # None: all in the first state
+        states: Ints | None = None  # None: all are in the first state
         for layer in self.layers:
             if ranks.dtype == object and layer.before.dtype != object:
-                ranks = ranks.astype(np.int64)  # below this layer the numbers are small
+                ranks = ranks.astype(np.int64)  # below this layer the numbers fit
             if states is not None:
                 ranks = ranks + layer.base[states]
             if layer.unit:
@@ -84,7 +84,7 @@ class Chain:
 
 
 def _edges_of(layer: Layer, states: Ints, ranks: Ints) -> Ints:
-    """The same among the edges of each rank's own state: few, where a whole layer would not stay in the cache."""
+    """The same, searched among the edges of each rank's own state: a whole large layer would not stay in the cache."""
     low, high = layer.first[states], layer.first[states + 1]
     for _ in range((layer.most - 1).bit_length()):
         middle = (low + high) >> 1
@@ -97,7 +97,7 @@ def _edges(before: Ints, ranks: Ints) -> Ints:
     """The last edge with before <= rank, for each rank."""
     if before.dtype != object:
         return np.searchsorted(before, ranks, side="right") - 1
-    # Python's integers are slow to search among: find the edge in floating point, then correct the few misses exactly.
+    # Searching Python integers is slow: find the edge in floating point, then correct the few misses exactly.
     edges = np.searchsorted(before.astype(np.float64), ranks.astype(np.float64), side="right") - 1
     edges = np.clip(edges, 0, len(before) - 2)
     wrong = np.flatnonzero((before[edges] > ranks) | (before[edges + 1] <= ranks))
@@ -109,12 +109,12 @@ def _edges(before: Ints, ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Diagram:
-    """All parts. A rank is a number whose digits are the ranks in the parts, the last part running fastest."""
+    """All parts. A rank is a number whose digits are the ranks in the parts, with the last part running fastest."""
 
     chains: tuple[Chain, ...]
-    width: int  # how many variables a row has
-    fixed: tuple[tuple[int, int], ...]  # variables that take only one place, and that place
-    orders: tuple[tuple[str, ...], ...] = ()  # of knobs, that took long to find
+    width: int  # the number of variables in a row
+    fixed: tuple[tuple[int, int], ...]  # variables with a single place, and that place
+    orders: tuple[tuple[str, ...], ...] = ()  # orders of knobs that took long to find
 
     uniform = True
 
@@ -142,7 +142,7 @@ class Diagram:
 
     @cached_property
     def _plan(self) -> list[tuple[int, int, list[int], Chain]]:
-        """The parts, last first; a part of one knob is looked up at once: (count, the knob or -1, its places, part)."""
+        """The parts, last first, with a lookup for single-knob parts: (count, the knob or -1, its places, part)."""
         plan = []
         for chain in reversed(self.chains):
             alone = len(chain.layers) == 1
@@ -152,7 +152,7 @@ class Diagram:
 
     @cached_property
     def _ranking(self) -> list[tuple[int, int, dict[int, int], Chain]]:
-        """The same the other way round: the digit of each place."""
+        """The inverse, first part first: the digit of each place."""
         return [(count, v, {p: i for i, p in enumerate(places)}, c) for count, v, places, c in reversed(self._plan)]
 
     def row(self, rank: int) -> list[int]:
@@ -190,7 +190,7 @@ class Diagram:
         return self.count() == 0
 
     def chunks(self, start: int) -> Iterator[npt.NDArray[np.int32]]:
-        """All rows in rank order from a rank on, some thousands at a time."""
+        """All rows in rank order from a rank on, in chunks of some thousands."""
         count = self.count()
         for first in range(max(start, 0), count, _CHUNK):
             yield self.rows(range(first, min(first + _CHUNK, count)))
@@ -202,7 +202,7 @@ class Diagram:
         return [_patched(row, changes) for c in self.chains for changes in repairs(c.layers, row, absent)]
 
     def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
-        """The valid row with the fewest changes, and how many these are."""
+        """The valid row with the fewest changes, and the number of changes."""
         if self.empty():
             return None
         near = self._blank.copy()
@@ -215,9 +215,9 @@ class Diagram:
         return changes, near
 
     def within(self, allowed: Mapping[int, Collection[int]]) -> Diagram | None:
-        """The part in which some variables take only these places; None if that is empty. Its ranks are its own.
+        """The part in which some variables take only these places; None if it is empty. It has its own ranks.
 
-        Counts are made again, for what compiling found out: that is a small part of the work of compiling.
+        Only the counts are computed again, which is a small part of the work of compiling.
         """
         if any(place not in allowed.get(variable, (place,)) for variable, place in self.fixed):
             return None
@@ -245,7 +245,7 @@ class Diagram:
         return rows
 
     def draw(self, n: int, rng: np.random.Generator) -> list[Ints]:
-        """Uniform ranks, as their digits in each part."""
+        """Uniform random ranks, as digits for each part."""
         return [uniform_below(n, chain.count, rng) for chain in self.chains]
 
     def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
@@ -264,7 +264,7 @@ def _patched(row: Sequence[int], changes: dict[int, int]) -> list[int]:
 
 
 def uniform_below(n: int, count: int, rng: np.random.Generator) -> Ints:
-    """Uniform integers below `count`, of any size: bits are drawn, and what is too large is drawn again."""
+    """Uniform random integers below `count`, of any size, by rejection sampling."""
     if count < _SMALL:
         return rng.integers(0, count, n, dtype=np.int64)
     size = (count.bit_length() + 7) // 8

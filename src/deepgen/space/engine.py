@@ -1,4 +1,4 @@
-"""The interface of a space's backends: a compiled diagram, a relaxed one, or a solver."""
+"""The interface of a space's engines: a compiled diagram, a relaxed one, or a solver."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from deepgen.vocabulary import DeepgenError
 
 Row = Sequence[int]
 DEFAULT_MEMORY = 1 << 30
-CALL = 500  # elements that could be computed in the time that it takes to begin with an array
+CALL = 500  # elements that could be computed in the time of one array operation's overhead
 
 
 class TooWide(DeepgenError):
-    """A space that cannot be compiled within its bounds."""
+    """A space that cannot be compiled within its limits."""
 
 
 class Budget:
-    """How much work compiling may still do, in elements of arrays that are computed: the same on every machine."""
+    """The work that compiling may still do, in computed array elements: the same on every machine."""
 
     def __init__(self, elements: float) -> None:
         self.left = elements
@@ -32,18 +32,18 @@ class Budget:
         self.expect(0)
 
     def expect(self, elements: float) -> None:
-        """Raises TooWide if that much more work is too much."""
+        """Raises TooWide if this much more work exceeds the budget."""
         if elements > self.left:
             raise TooWide("compiling the space takes more work than its memory limit allows")
 
 
 class TooWideToCount(DeepgenError):
-    """A question about all configs of a space that is not compiled."""
+    """A query about all configs of a space that is not compiled."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many configs a space has: exactly, or about so many, with the estimate's relative standard error."""
+    """The number of configs in a space: exact, or an estimate with its relative standard error."""
 
     count: int
     exact: bool = True
@@ -56,7 +56,7 @@ class Size:
 
 
 class SpaceEngine(Protocol):
-    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes valid ranks only."""
+    """Queries about valid rows. A row has, for each knob, the index of its value. `rows` takes only valid ranks."""
 
     @property
     def uniform(self) -> bool: ...
@@ -67,14 +67,14 @@ class SpaceEngine(Protocol):
         ...
 
     def count(self) -> int:
-        """The exact number; TooWideToCount where that is not known."""
+        """The exact number; raises TooWideToCount if it is unknown."""
         ...
 
     def size(self) -> Size: ...
 
     @property
     def ranks(self) -> int:
-        """Every rank is below this number."""
+        """An upper limit: all ranks are below it."""
         ...
 
     def valid(self, ranks: Sequence[int]) -> list[bool]:

@@ -1,9 +1,9 @@
-"""How many states a set of knobs leaves open, estimated from a few random configs.
+"""Estimates how many states a set of knobs leaves open, from a few random configs.
 
-Knobs that a requirement on few knobs ties together form a group. Around each config one group at a time runs through
-its combinations while all else stays, and the different states that the compiler would keep of them are counted. The
-groups are nearly independent, so the product of these numbers says how many states there are, far beyond what a
-sample of configs alone could show.
+Knobs connected by a requirement on few knobs form a group. Around each config one group at a time runs through its
+combinations while everything else stays fixed, and the distinct states that the compiler would keep are counted. The
+groups are nearly independent, so the product of these numbers estimates the number of states, far beyond what a sample
+of configs alone could show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deepgen.space.rows import Array
 from deepgen.space.staged import Staged
 from deepgen.space.tables import merge
 
-Group = dict[str, Array]  # knobs, and their places in each combination that is possible
+Group = dict[str, Array]  # knobs, and their places in each possible combination
 Combinations = list[tuple[frozenset[str], Group]]
 _CONFIGS = 3
 _WALKERS = 64
@@ -31,7 +31,7 @@ _TABLE_CELLS = 1 << 20
 
 
 class Sample:
-    """Assignments around a few random configs, and the states they fall into."""
+    """Assignments around a few random configs, and the states that they lead to."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Sample:
 
     @property
     def cost(self) -> int:
-        """What the number of states after one more set of knobs takes at least."""
+        """The least cost of counting the states for one more set of knobs."""
         every = (Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
         return max(every, default=0)
 
@@ -73,7 +73,7 @@ class Sample:
             return 0.0
         _, first = merge([c[rows] for c in columns], len(rows))
         different = np.bincount(self.segment[rows[first]], minlength=_CONFIGS * len(self.groups))
-        # Where other knobs leave much room a group has more states: the roomiest config counts.
+        # Where other knobs leave much room, a group has more states: the config with the most room counts.
         return float(np.log2(np.maximum(different.reshape(_CONFIGS, -1).max(axis=0), 1)).sum())
 
     def _state(self, index: int, own: int) -> tuple[Array | None, Array]:
@@ -90,9 +90,9 @@ class Sample:
 
 
 def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> Combinations:
-    """The combinations that meet each requirement on few knobs, those on the most knobs first.
+    """The combinations that meet each requirement on few knobs, those with the most knobs first.
 
-    From then on the nodes' bounds are taken from them.
+    From then on the nodes' bounds are tightened with them.
     """
     combinations, tables = [], []
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
@@ -126,7 +126,7 @@ def _size(group: Group) -> int:
 def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: np.random.Generator) -> dict[str, Array]:
     """A few configs that meet all requirements, as far as a random walk finds them.
 
-    One group at a time gets new places, and a walker keeps them where they break no more than before.
+    One group at a time gets new places, and a walker accepts them if they violate no more requirements than before.
     """
 
     roomy: Array = np.zeros(_WALKERS)
@@ -149,7 +149,7 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
             for c, same in zip(constraints, broken, strict=True)
         ]
         then = sum(after, start=np.zeros(_WALKERS, dtype=np.int64))
-        # How often a change was possible shows how much room a walker's surroundings leave.
+        # How often a change was possible shows how much room there is around a walker.
         roomy = 0.9 * roomy + (then == 0)
         taken = then <= now
         places = {n: np.where(taken, moved[n], p) if n in group else p for n, p in places.items()}
@@ -160,7 +160,7 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
 
 
 def _vary(groups: list[Group], configs: dict[str, Array], rng: np.random.Generator) -> tuple[dict[str, Array], Array]:
-    """Around each config, each group through its combinations; and which config and group a row belongs to."""
+    """Around each config, each group in its combinations; and which config and group each row belongs to."""
     columns: dict[str, list[Array]] = {n: [] for n in configs}
     segments: list[Array] = []
     for config in range(_CONFIGS):

@@ -1,9 +1,9 @@
-"""Evaluation for one config, in plain Python numbers of any size.
+"""Evaluation for one config, with Python numbers of any size.
 
-A knob that is absent makes what it touches absent, and a requirement that comes out absent does not apply. Only a sum
-or a difference continues without it: an absent operand counts as zero there, unless both are absent. A division by zero
-or a missing table key makes what it touches undefined, and a requirement that comes out undefined is broken. `and`,
-`or`, `implies` and `where` look past an absent or undefined operand when the others decide.
+An absent knob makes the operations on it absent, and an absent requirement does not apply. Only a sum or a difference
+continues without it: an absent operand counts as zero there, unless both are absent. A division by zero or a missing
+table key makes the result undefined, and an undefined requirement is broken. `and`, `or`, `implies` and `where` ignore
+an absent or undefined operand if the others decide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deepgen.vocabulary import BadInput
 
 
 class _Hole:
-    """What stands in the place of a value that is not there."""
+    """Stands for a missing value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ def _item(sequence: Any, place: Any) -> Any:
 
 
 def power(base: Any, exponent: Any) -> Any:
-    """A power, refused where the number would be too long to compute: files come from anywhere."""
+    """A power; raises if the number would be too long to compute, because files may come from anywhere."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _LONGEST_NUMBER:
         raise BadInput(f"{base} ** {exponent} is too large", allowed=f"numbers of up to {_LONGEST_NUMBER} bits")
     return base**exponent
@@ -78,7 +78,7 @@ SUMS = ("+", "-")
 
 
 def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> Any:
-    """The value, or ABSENT or UNDEFINED. A knob that `values` does not name is absent.
+    """The value, or ABSENT or UNDEFINED. A knob that is not in `values` is absent.
 
     `optional`: whether a sum may lack some of its terms.
     """
@@ -92,7 +92,7 @@ def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> 
             else evaluate(a, values, optional)
             for a in expr.args
         ]
-        for operand in operands:  # nearly never is there a hole, and this is asked by the hundred thousand
+        for operand in operands:  # holes are rare, and this runs hundreds of thousands of times
             if isinstance(operand, _Hole):
                 break
         else:
@@ -131,7 +131,7 @@ def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> 
 
 
 def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
-    """The value, or an error that says why there is none."""
+    """The value; raises with the reason if there is none."""
     result = evaluate(expr, values, optional=False)
     if result is ABSENT:
         missing = sorted(expr.knobs() - set(values))
@@ -142,7 +142,7 @@ def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
 
 
 def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]]:
-    """What `evaluate_strictly` gives for each of several expressions; parts that they share are computed once."""
+    """A function that computes `evaluate_strictly` for several expressions, with shared parts computed once."""
     places: dict[Any, int] = {}
     begun: list[Any] = []
     knobs: list[tuple[int, str]] = []
@@ -162,7 +162,7 @@ def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]
                 simple.append(expr)
         return places[form]
 
-    simple: list[Expr] = []  # what only `evaluate` knows
+    simple: list[Expr] = []  # operations that only `evaluate` supports
     results = [place(expr) for expr in exprs]
 
     def computed(values: Mapping[str, Value]) -> list[Any]:
@@ -176,14 +176,14 @@ def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]
                 else:
                     held[at] = function(*[held[operand] for operand in operands])
         except (KeyError, ZeroDivisionError, IndexError, ValueError, TypeError):
-            return [evaluate_strictly(expr, values) for expr in exprs]  # which says what is wrong
+            return [evaluate_strictly(expr, values) for expr in exprs]  # raises with the reason
         return [held[at] for at in results]
 
     return (lambda values: [evaluate_strictly(expr, values) for expr in exprs]) if simple else computed
 
 
 def holds(expr: Expr, values: Mapping[str, Value]) -> bool:
-    """Whether a requirement is met: an absent one is, an undefined one is not."""
+    """Whether a requirement is met: yes if it is absent, no if it is undefined."""
     result = evaluate(expr, values)
     return result is not UNDEFINED and (result is ABSENT or bool(result))
 
@@ -206,7 +206,7 @@ def _strict(expr: Expr, operands: list[Any]) -> Any:
 
 
 def _decide(expr: Expr, values: Mapping[str, Value], optional: bool) -> Any:
-    """Three-valued and/or/implies: a deciding operand wins, then undefined, then absent."""
+    """Three-valued and/or/implies: a deciding operand takes precedence, then undefined, then absent."""
     deciding = expr.op != "and"
     operands: list[Any] = []
     for place, arg in enumerate(expr.args):

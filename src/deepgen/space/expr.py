@@ -1,4 +1,4 @@
-"""Expressions over knobs, as data: built by Python operators, printed, serialised and evaluated by other files."""
+"""Expressions over knobs, as data: built by Python operators; printed, serialised and evaluated in other modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Operand: TypeAlias = Union["Expr", Value]
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Expr:
-    """A node: its operation, its operands, and what the operation needs besides (a constant, a name, a table)."""
+    """A node: its operation, its operands, and other data of the operation (a constant, a name, a table)."""
 
     op: str
     args: tuple[Expr, ...] = ()
@@ -65,7 +65,7 @@ class Expr:
         return Expr("**", (lift(other), self))
 
     def __neg__(self) -> Expr:
-        # A negated number is a number: printed and read back it could not be distinguished.
+        # A negated number becomes a constant: printed and parsed again the two would look the same.
         if self.op == "const" and isinstance(self.data, (int, float)) and not isinstance(self.data, bool):
             return const(-self.data)
         return Expr("neg", (self,))
@@ -107,10 +107,10 @@ class Expr:
         return Expr("not", (self,))
 
     def __getitem__(self, place: Operand) -> Expr:
-        """The element at a place of a tuple, such as the outermost loop of an order."""
+        """The element at an index of a tuple, such as the outermost loop of an order."""
         return Expr("item", (self, lift(place)))
 
-    # Without this, Python would iterate an Expr through __getitem__ and never end.
+    # Without this, Python would iterate an Expr through __getitem__ without end.
     __iter__ = None
 
     __hash__ = object.__hash__
@@ -126,23 +126,23 @@ class Expr:
         return Expr("isin", (self,), tuple(check_value(v) for v in values))
 
     def position(self, element: Operand) -> Expr:
-        """Where `element` stands in a tuple, such as the depth of a loop in an order."""
+        """The index of `element` in a tuple, such as the depth of a loop in an order."""
         return Expr("position", (self, lift(element)))
 
     def present(self) -> Expr:
-        """Whether a conditional knob exists at this point."""
+        """Whether a conditional knob exists in a config."""
         if self.op != "knob":
             raise BadInput(f"'{self}' is not a knob, so it is always present", allowed="call present() on a knob")
         return Expr("present", (), self.data)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
-        """The value for given knobs; an unknown name, a division by zero or an absent table key is an error."""
+        """The value for given knobs; raises for an unknown name, a division by zero or a missing table key."""
         from deepgen.space.evaluate import evaluate_strictly
 
         return evaluate_strictly(self, values)
 
     def knobs(self) -> frozenset[str]:
-        """The names of the knobs it reads."""
+        """The names of the knobs that it depends on."""
         return frozenset(name for node in walk(self) for name in _names(node))
 
     def same(self, other: Expr) -> bool:
@@ -160,7 +160,7 @@ class Expr:
 
 @dataclass(frozen=True, eq=False)
 class Requirement:
-    """A condition that every valid config meets, with a name in words."""
+    """A condition that every valid config meets, and its name in words."""
 
     name: str
     expr: Expr
@@ -173,7 +173,7 @@ def _names(node: Expr) -> tuple[str, ...]:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Every distinct node once, operands before the operations on them."""
+    """Every distinct node once, operands before operations."""
     seen: set[int] = set()
     stack = [(expr, False)]
     while stack:
@@ -187,7 +187,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def key(expr: Expr) -> Any:
-    """A hashable form that is equal exactly for equal structures (1, 1.0 and True are distinguished)."""
+    """A hashable form that is equal exactly for equal structures (1, 1.0 and True differ)."""
     return (expr.op, data_key(expr.data), tuple(key(a) for a in expr.args))
 
 
@@ -198,7 +198,7 @@ def data_key(data: Any) -> Any:
 
 
 def check_value(value: Any) -> Value:
-    """A knob's value or a constant: numbers, text, truth values, and tuples of them."""
+    """Check a knob's value or a constant: numbers, text, booleans, and tuples of these."""
     if isinstance(value, tuple):
         return tuple(check_value(v) for v in value)
     if isinstance(value, (bool, int, str)):
@@ -207,7 +207,7 @@ def check_value(value: Any) -> Value:
         if not isfinite(value):
             raise BadInput(f"{value} cannot be a value", allowed="finite numbers, text, booleans, tuples of them")
         return value
-    item = getattr(value, "item", None)  # numpy scalars come from arithmetic on hardware facts
+    item = getattr(value, "item", None)  # numpy scalars result from arithmetic on hardware facts
     if item is not None and getattr(value, "shape", None) == ():
         return check_value(item())
     raise BadInput(
@@ -230,7 +230,7 @@ def knob_ref(name: str) -> Expr:
 
 
 def _flat(op: str, operands: Iterable[Operand]) -> Expr:
-    """Nested and/or chains become one node, so that printing and parsing agree."""
+    """Merge nested and/or chains into one node, so that printing and parsing agree."""
     args: list[Expr] = []
     for operand in operands:
         expr = lift(operand)
@@ -241,12 +241,12 @@ def _flat(op: str, operands: Iterable[Operand]) -> Expr:
 
 
 def all_of(*conditions: Operand) -> Expr:
-    """True when every condition is."""
+    """True if every condition is true."""
     return _flat("and", conditions)
 
 
 def any_of(*conditions: Operand) -> Expr:
-    """True when at least one condition is."""
+    """True if at least one condition is true."""
     return _flat("or", conditions)
 
 
@@ -256,7 +256,7 @@ def implies(condition: Operand, consequence: Operand) -> Expr:
 
 
 def where(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
-    """`then` where the condition holds, `otherwise` elsewhere."""
+    """`then` if the condition holds, otherwise `otherwise`."""
     return Expr("where", (lift(condition), lift(then), lift(otherwise)))
 
 
@@ -285,7 +285,7 @@ def ceil_div(number: Operand, divisor: Operand) -> Expr:
 
 
 def product(operands: Iterable[Operand]) -> Expr:
-    """All operands multiplied; 1 for none."""
+    """The product of all operands; 1 if there are none."""
     result: Expr | None = None
     for operand in operands:
         result = lift(operand) if result is None else result * operand
@@ -293,7 +293,7 @@ def product(operands: Iterable[Operand]) -> Expr:
 
 
 def table(index: Operand | Sequence[Operand], entries: Mapping[Any, Value], default: Value | None = None) -> Expr:
-    """A look-up. Several indices make tuple keys; a key not there gives `default`, or breaks the requirement."""
+    """A table lookup. Several indices form tuple keys; a missing key gives `default`, or breaks the requirement."""
     many = isinstance(index, (list, tuple))
     args = tuple(lift(i) for i in index) if isinstance(index, (list, tuple)) else (lift(index),)
     pairs = tuple((check_value(k), check_value(v)) for k, v in entries.items())
@@ -303,5 +303,5 @@ def table(index: Operand | Sequence[Operand], entries: Mapping[Any, Value], defa
 
 
 def points(names: Sequence[str], rows: Iterable[Sequence[Value | None]]) -> Expr:
-    """Whether the knobs `names` together are one of `rows` (None: the knob is absent in that row)."""
+    """Whether the combination of the knobs `names` is one of `rows` (None: the knob is absent in that row)."""
     return Expr("points", (), (tuple(names), tuple(tuple(row) for row in rows)))

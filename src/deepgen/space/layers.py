@@ -1,4 +1,4 @@
-"""One layer of a diagram, the edges of one variable; and how many points lie below each edge.
+"""One layer of a diagram: the edges of one variable, and the number of points below each edge.
 
 Edges are sorted by the state they leave and by place; `before` is the number of points below all earlier edges of the
 layer, so that one search finds the edge of a rank, whatever the state.
@@ -18,7 +18,7 @@ Ints = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Layer:
-    """The edges of one variable. Lists and views beside the arrays: single look-ups in arrays are slow."""
+    """The edges of one variable. It has views of the arrays too, as single lookups in arrays are slow."""
 
     variable: int
     first: Ints  # by state: its first edge; one more entry at the end
@@ -27,7 +27,7 @@ class Layer:
     before: Ints  # by edge: points below earlier edges; one more entry at the end
     base: Ints  # by state: `before` of its first edge
     unit: bool  # every edge leads to exactly one point
-    most: int  # edges of a state
+    most: int  # the most edges of a state
     first_view: Any
     place_view: Any
     child_view: Any
@@ -50,7 +50,7 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True)
 class Edges:
-    """One layer before it is counted: how many states it has, and the edges from them, sorted by state and place."""
+    """One layer before counting: its number of states, and the edges from them, sorted by state and place."""
 
     states: int
     parent: Ints
@@ -59,12 +59,12 @@ class Edges:
 
 
 def count_points(upwards: Iterable[tuple[int, Edges]]) -> tuple[tuple[Layer, ...], int]:
-    """The layers from the first to the last, and the number of points; `upwards` gives variables and edges last first.
+    """The layers from first to last, and the number of points; `upwards` gives variables and edges, last first.
 
-    Each layer's edges are asked for when they are needed, so that a caller may give up theirs one by one.
+    Each layer's edges are requested only when needed, so that a caller may release its own one by one.
     """
     counts: Ints = np.ones(1, dtype=np.int64)
-    number: Ints = np.zeros(1, dtype=np.int64)  # the number that each state of the layer below keeps
+    number: Ints = np.zeros(1, dtype=np.int64)  # the new number of each remaining state of the layer below
     layers: list[Layer] = []
     for variable, raw in upwards:
         parent, place, child = raw.parent, raw.place, raw.child
@@ -84,14 +84,14 @@ def count_points(upwards: Iterable[tuple[int, Edges]]) -> tuple[tuple[Layer, ...
 
 
 def edges_of(counted: Layer, places: Collection[int] | None = None) -> Edges:
-    """A layer's edges, all of them or those that lead to these places."""
+    """A layer's edges: all of them, or those with these places."""
     parent = np.repeat(np.arange(len(counted.first) - 1), np.diff(counted.first))
     keep = slice(None) if places is None else np.isin(counted.place, list(places))
     return Edges(len(counted.first) - 1, parent[keep], counted.place[keep], counted.child[keep])
 
 
 def _running(below: Ints) -> Ints:
-    """Running totals, in 64 bits where they fit."""
+    """Running totals, in 64 bits if they fit."""
     small = below.dtype != object and float(below.sum(dtype=np.float64)) < _LARGEST
     before = np.zeros(len(below) + 1, dtype=np.int64 if small else object)
     np.cumsum(below if small else below.astype(object), out=before[1:])

@@ -1,4 +1,4 @@
-"""A space that is one alternative of a union, and uses the union's backend."""
+"""A space that is one alternative of a union, and shares the union's engine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from deepgen.space.union import NEW, OTHER, Union
 
 @dataclass(frozen=True)
 class MemberEngine:
-    """An alternative as the space knows it that it comes from: its own knobs in their order, with their own places.
+    """An alternative from the view of its original space: with its own knobs in their order, and its own places.
 
-    So a union and the spaces in it are compiled once.
+    This way a union and the spaces in it are compiled once.
     """
 
     engine: Diagram | Partial
-    columns: tuple[int, ...]  # of each knob: which knob of the union it is
-    places: tuple[Mapping[int, int], ...]  # of each knob, by its place: the place in the alternative
-    blank: tuple[int, ...]  # a row of the alternative, but for these columns
-    free: tuple[int, ...]  # its places where a knob is absent, but for these columns
+    columns: tuple[int, ...]  # for each knob: the index of the union's knob
+    places: tuple[Mapping[int, int], ...]  # for each knob, by its place: the place in the alternative
+    blank: tuple[int, ...]  # a row of the alternative, to be filled in these columns
+    free: tuple[int, ...]  # its places of absent knobs, to be filled in these columns
 
     uniform = True
 
@@ -109,8 +109,8 @@ class MemberEngine:
 
 
 def member_engine(union: Union, knobs: Sequence[Knob], label: int, own: Sequence[Knob]) -> MemberEngine | None:
-    """What answers for the space that is the alternative of this number in a union of these knobs; None if it has other
-    knobs or values."""
+    """The engine for a space that is the alternative `label` in a union with these knobs; None if it has other knobs or
+    values."""
     alternative = union.parts[label]
     backs = [{place: i for i, place in enumerate(places)} for places in alternative.places]
     free = [

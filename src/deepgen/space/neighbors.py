@@ -1,7 +1,7 @@
 """Configs next to a config, found by walking the diagram along it.
 
-Only the part of the space that holds the changed knob matters. A knob that comes into existence or goes out of it
-because of the change is not counted as a change of its own.
+Only the part of the space with the changed knob matters. A knob that appears or disappears because of the change does
+not count as a change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FAR = 1 << 20
 
 
 def deviations(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) -> list[dict[int, int]]:
-    """Walks that leave the row once and otherwise follow it, as what they change."""
-    # By state, the walks that are in progress: (the knob that was changed, all changes). None: nothing changed yet.
+    """The changes of all walks that differ from the row in one knob and otherwise follow it."""
+    # By state, the walks in progress: (the changed knob, all changes). None: nothing changed yet.
     walks: list[tuple[int, int | None, dict[int, int]]] = [(0, None, {})]
     for layer in layers:
         variable = layer.variable
@@ -27,13 +27,13 @@ def deviations(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int
         reached: set[tuple[int, int | None, int]] = set()
         for state, origin, changes in walks:
             start, stop = layer.first_view[state], layer.first_view[state + 1]
-            if origin is not None and gone < 0:  # it can only follow
+            if origin is not None and gone < 0:  # the walk must follow the row
                 start = bisect_left(layer.place_view, here, start, stop)
                 stop = min(start + 1, stop)
             for edge in range(start, stop):
                 place, child = layer.place_view[edge], layer.child_view[edge]
                 follows = place == here
-                # Coming and going with a condition is free, for knobs after the change as for those before it.
+                # Appearing and disappearing with a condition is free, for knobs before and after the change.
                 appears = not follows and gone in (place, here)
                 if follows or appears:
                     step = (child, origin, changes if follows else {**changes, variable: place})
@@ -53,7 +53,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
     prices = [_price(layer.place, row[layer.variable], absent[layer.variable]) for layer in layers]
     ahead = _cheapest_ahead(layers, prices)
     behind: Ints = np.zeros(1, dtype=np.int64)
-    came: list[Ints] = []  # by layer and state: the edge by which the cheapest walk arrives
+    came: list[Ints] = []  # by layer and state: the last edge of the cheapest walk there
     results: list[dict[int, int]] = []
     for level, layer in enumerate(layers):
         parents = np.repeat(np.arange(len(layer.first) - 1), np.diff(layer.first))
@@ -77,7 +77,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
 
 
 def nearest(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """The fewest changes that make the row a walk, and the places of that walk."""
+    """The fewest changes that turn the row into a valid walk, and the places of that walk."""
     prices = [_price(layer.place, row[layer.variable], absent[layer.variable]) for layer in layers]
     ahead = _cheapest_ahead(layers, prices)
     return int(ahead[0][0]), _onward(layers, 0, 0, prices, ahead)

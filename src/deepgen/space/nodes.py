@@ -1,7 +1,7 @@
 """Expressions made ready for compiling: shared, folded, and total.
 
-Equal sub-expressions become one node, knobs with a single value become constants, and absent or undefined operands are
-written out as conditions of their own, so that array code downstream meets neither.
+Equal sub-expressions become one node, knobs with a single value become constants, and absent or undefined operands
+become explicit conditions, so that array code downstream never sees either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deepgen.space.rows import Array, Variable
 from deepgen.vocabulary import BadInput
 
 Bounds = tuple[Any, Any]
-_LONG = 1 << 62  # beyond this, numbers are kept as Python's own
+_LONG = 1 << 62  # larger numbers are kept as Python integers
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -25,9 +25,9 @@ _DECIDED = ("and", "or", "implies", "where")
 
 
 class Nodes:
-    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be.
+    """Makes nodes that are equal exactly when they are the same object, and computes the kind and bounds of each.
 
-    `fixed` are the knobs that are not variables, with their values; None is a knob that is always absent.
+    `fixed` has the values of knobs that are not variables; None means that the knob is always absent.
     """
 
     def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Nodes:
                 op, args, data = "const", (), evaluate(data, {}) is not UNDEFINED
             else:
                 folded = evaluate(Expr(op, args, data), {})
-                # What cannot be computed is never looked at: the condition beside it says so.
+                # A value that cannot be computed is never used: an adjoining condition excludes it.
                 op, args, data = "const", (), False if folded is UNDEFINED else folded
         identity = (op, id(data) if op == "points" else _data_key_of(op, data), *map(id, args))
         return self._shared.setdefault(identity, Expr(op, args, data))
@@ -92,15 +92,15 @@ class Nodes:
             return then if condition.data else otherwise
         return then if then is otherwise else self.make("where", (condition, then, otherwise))
 
-    # Writing absence out ----------------------------------------------------------------------------------------------
+    # Explicit absence -------------------------------------------------------------------------------------------------
 
     def requirement(self, expr: Expr) -> Expr:
-        """True where the requirement is met: broken if undefined, met if absent."""
+        """A condition that is true where the requirement is met: it is broken if undefined, met if absent."""
         value, absent, undefined = self.total(expr)
         return self.all(self.negate(undefined), self.any(absent, self.truth(value)))
 
     def condition(self, expr: Expr) -> Expr:
-        """True where the condition holds for sure."""
+        """A condition that is true where this one is true, and neither absent nor undefined."""
         value, absent, undefined = self.total(expr)
         return self.all(self.negate(undefined), self.negate(absent), self.truth(value))
 
@@ -113,7 +113,7 @@ class Nodes:
         """The value, and the conditions under which it is absent and undefined."""
         cached = self._totals.get(id(expr))
         if cached is None:
-            # The key is an address: keep the expression alive as long as the entry.
+            # The key is an address, so the entry keeps the expression alive.
             cached = self._totals[id(expr)] = (*self._total(expr), expr)
         return cached[:3]
 
@@ -157,8 +157,8 @@ class Nodes:
         return self.make(op, values, expr.data), absent, undefined
 
     def _decided(self, expr: Expr) -> tuple[Expr, Expr, Expr] | None:
-        """Where the first operand decides alone, nobody need look at the others: in an alternative of a union these are
-        the requirements of all other alternatives."""
+        """The result if the first operand alone decides it, so that the others need not be visited: in an alternative
+        of a union they are the requirements of all other alternatives."""
         value, absent, undefined = self.total(expr.args[0])
         if value.op != "const" or any(part.op != "const" or part.data for part in (absent, undefined)):
             return None
@@ -168,10 +168,10 @@ class Nodes:
         return (self.make("const", (), expr.op != "and"), self.false(), self.false()) if decides else None
 
     def _terms(self, expr: Expr, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
-        """The operands of a sum, zero where absent, and where the sum itself is: where both are."""
+        """The operands of a sum, with zeros for absent ones, and the condition under which all are absent."""
         zero = self.make("const", (), 0)
         terms = tuple(
-            # A sum whose own terms are all absent is zero already.
+            # A sum of only absent terms is already zero.
             value if _unnamed(arg).op in SUMS else self.choose(absent, zero, value)
             for arg, (value, absent, _) in zip(expr.args, parts, strict=True)
         )
@@ -185,12 +185,12 @@ class Nodes:
         return self.make("present", (), name)
 
     def _logic(self, op: str, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[Expr, Expr, Expr]:
-        """A deciding operand wins, then undefined, then absent."""
+        """A deciding operand takes precedence, then undefined, then absent."""
         truths = [self.truth(p[0]) for p in parts]
         if op == "implies":
             truths[0] = self.negate(truths[0])
         deciding = op != "and"
-        sure = [  # where each operand decides the result alone
+        sure = [  # the conditions under which each operand alone decides the result
             self.all(self.negate(absent), self.negate(undefined), truth if deciding else self.negate(truth))
             for truth, (_, absent, undefined) in zip(truths, parts, strict=True)
         ]
@@ -217,7 +217,7 @@ class Nodes:
         return bounds is None or bounds[0] <= 0 <= bounds[1]
 
     def flattened(self, expr: Expr) -> Expr:
-        """Chains of sums, products, minima and maxima of integers as one node each."""
+        """Merge chains of integer sums, products, minima and maxima into one node each."""
         if id(expr) not in self._flat:
             done: dict[int, Expr] = {}
             for node in walk(expr):
@@ -230,10 +230,10 @@ class Nodes:
             self._flat[id(expr)] = done[id(expr)]
         return self._flat[id(expr)]
 
-    # Knowing ----------------------------------------------------------------------------------------------------------
+    # Facts of nodes ---------------------------------------------------------------------------------------------------
 
     def scope(self, expr: Expr) -> frozenset[str]:
-        """The knobs that it reads."""
+        """The knobs that it depends on."""
         cached = self._scopes.get(id(expr))
         if cached is None:
             if expr.op in ("knob", "present"):
@@ -249,7 +249,7 @@ class Nodes:
         return self.facts(expr)[0]
 
     def bounds(self, expr: Expr) -> Bounds | None:
-        """The least and the largest number that it can be, not necessarily reached; None if not a number."""
+        """The smallest and largest number that it can be, not necessarily attained; None if not a number."""
         return self.facts(expr)[1]
 
     def facts(self, expr: Expr) -> tuple[str, Bounds | None]:
@@ -264,10 +264,11 @@ class Nodes:
     def sharpen(
         self, rows: list[tuple[frozenset[str], dict[str, Array]]], tables: Sequence[Expr], conditions: Sequence[Expr]
     ) -> None:
-        """Take bounds from now on from the combinations that the conditions `tables` leave: (knobs, their places).
+        """From now on, tighten bounds with the combinations that the conditions `tables` allow: (knobs, their places).
 
-        And from `conditions` by which factors multiply to a number, or to a divisor of it: no product of some of them
-        is larger. Elsewhere numbers may overflow unseen, for there one of these fails; so these must be exact.
+        Also use `conditions` that make some factors multiply to a number, or to a divisor of it: no product of these
+        factors is larger. Where one of these conditions fails, numbers may overflow unnoticed, so the conditions
+        themselves must be computed exactly.
         """
         splits = [(expr, split) for expr in conditions if (split := self._split(expr)) is not None]
         self._exact = {id(expr): self.needs_objects(expr) for expr in (*tables, *(expr for expr, _ in splits))}
@@ -277,7 +278,7 @@ class Nodes:
         self._facts.clear()
 
     def _split(self, expr: Expr) -> tuple[frozenset[str], int] | None:
-        """The factors and the number, of `a * b * c == number` and of `number % (a * b * c) == 0`."""
+        """The factors and the number in `a * b * c == number` and in `number % (a * b * c) == 0`."""
         if expr.op != "==" or expr.args[1].op != "const":
             return None
         factors, number = expr.args[0], expr.args[1].data
@@ -287,7 +288,7 @@ class Nodes:
         return (frozenset(names), number) if names and type(number) is int and number > 0 else None
 
     def _factors(self, expr: Expr) -> list[str]:
-        """The knobs of a product of different knobs, all of them integers from 1 on; else none."""
+        """The knobs of a product of distinct knobs, all of them positive integers; else none."""
         if expr.op == "knob":
             own = self.variables[expr.data]
             return [expr.data] if own.kind == "int" and own.values.min() >= 1 else []
@@ -313,7 +314,7 @@ class Nodes:
             if self.scope(expr) and self.scope(expr) <= names:
                 values = self._on_rows(expr, part)
                 sharper = max(low, int(values.min())), min(high, int(values.max()))
-                # Requirements that contradict each other leave nothing: then any bounds are correct.
+                # Contradictory requirements leave no combinations; then any bounds are correct.
                 low, high = sharper if sharper[0] <= sharper[1] else (low, high)
         return kind, (low, high)
 
@@ -333,7 +334,7 @@ class Nodes:
         return cached
 
     def needs_objects(self, expr: Expr) -> bool:
-        """Whether 64-bit integers could overflow somewhere inside, so that Python's own must be used."""
+        """Whether 64-bit integers could overflow in it, so that Python integers are needed."""
         cached = self._exact.get(id(expr))
         if cached is None:
             sizes: dict[int, int] = {}
@@ -343,17 +344,17 @@ class Nodes:
         return cached
 
     def walked(self, expr: Expr) -> list[Expr]:
-        """Its nodes, operands before the operations on them."""
+        """Its nodes, operands before operations."""
         cached = self._walked.get(id(expr))
         if cached is None:
             cached = self._walked[id(expr)] = list(walk(expr))
         return cached
 
     def _size(self, node: Expr, parts: list[int]) -> int:
-        """No number met on the way to a whole-number node is larger, whatever the order of a sum or product."""
+        """An upper bound on all numbers in the computation of an integer node, in any order of a sum or product."""
         kind, bounds = self.facts(node)
         if node.op == "**" and kind == "float" and self.kind(node.args[0]) in ("int", "bool"):
-            return _LONG  # integers where the exponent is positive
+            return _LONG  # integers if the exponent is positive
         if kind not in ("int", "bool"):
             return 1
         if bounds is None:
@@ -368,13 +369,13 @@ class Nodes:
 
 
 def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[Requirement]) -> list[Expr]:
-    """What every valid config meets, as total conditions that are as small as possible."""
+    """The conditions of every valid config, as total conditions that are as small as possible."""
     wanted = []
     for knob in knobs:
         if knob.when is not None:
             exists, there = nodes.condition(knob.when), nodes.make("present", (), knob.name)
             wanted.append(nodes.any(nodes.all(exists, there), nodes.all(nodes.negate(exists), nodes.negate(there))))
-    # A conjunction is met exactly where each of its conditions is: taken apart first, each stays small.
+    # A conjunction is met exactly if each of its conditions is; splitting it first keeps each of them small.
     conditions = [part for r in requirements for part in (r.expr.args if r.expr.op == "and" else (r.expr,))]
     wanted += [nodes.requirement(c) for c in conditions]
     parts: dict[int, Expr] = {}

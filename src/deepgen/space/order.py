@@ -1,4 +1,4 @@
-"""The knob order of a diagram, which decides how many states it needs."""
+"""The knob order of a diagram, which determines how many states it needs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from deepgen.space.nodes import Nodes
 from deepgen.space.rows import Array
 
 _SHUFFLES = 6
-_OF_THE_PLACES = 0.6  # an order is improved by trying every knob in every place, of which so many are new
-_NEAR = 4  # sets of knobs that differ in fewer than this share what was learned of one of them
+_OF_THE_PLACES = 0.6  # improving an order tries every knob in every place, of which this share needs new estimates
+_NEAR = 4  # sets of knobs that differ in fewer than this share corrections
 
 
 def quick_order(
     nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], starts: int | None = None
 ) -> list[str]:
-    """A good order at little cost: states are bounded by the combinations of the knobs still needed.
+    """A good order at little cost: the number of states is bounded by the combinations of knobs that are still needed.
 
-    `starts` is how many knobs are tried as the first; None is all.
+    `starts` is the number of knobs tried as the first one; None means all.
     """
     names = list(allowed)
     bits = {name: 1 << i for i, name in enumerate(names)}
@@ -43,7 +43,8 @@ def quick_order(
 
 
 def added(values: Iterable[float]) -> float:
-    """The sum from left to right. From Python 3.12 on sum() compensates rounding, so that ties would break differently.
+    """The sum from left to right. From Python 3.12 on, sum() compensates rounding errors, so ties would break
+    differently.
 
     Orders, and with them the ranks of configs, must not depend on Python's version.
     """
@@ -51,10 +52,10 @@ def added(values: Iterable[float]) -> float:
 
 
 class Planner:
-    """Better orders for wide spaces, from states counted around random configs: takes a second or two.
+    """Better orders for wide spaces, from states counted around random configs. Takes a second or two.
 
-    Estimates err: when an order turns out wide after all, the numbers of states that were really met correct them,
-    and the next plan avoids what was wrong with the last.
+    Estimates have errors: if an order turns out wide, the actual numbers of states correct them, and the next plan
+    avoids the problem of the last.
     """
 
     def __init__(self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], budget: Budget) -> None:
@@ -66,20 +67,20 @@ class Planner:
         number = {name: i for i, name in enumerate(sample.names)}
         groups = [[number[n] for n in group] for group in sample.groups]
         blocks = _blocks(groups, sample.scopes)
-        # Knob by knob the improvement gets stuck: start from an order of whole groups, and from a greedy one.
+        # Moving single knobs gets stuck: start from an order of whole groups, and from a greedy one.
         self._by_blocks = self._search.by_blocks(blocks)
         self._orders = [self._search.improve(s) for s in (self._by_blocks, *self._search.from_busiest(1))]
 
     def best(self) -> list[str]:
-        """The order that looks best now."""
+        """The order that currently looks best."""
         return [self.names[i] for i in min(self._orders, key=self._search.cost)]
 
     def by_blocks(self) -> list[str]:
-        """Whole groups of knobs one after another: rarely the best, but its estimate is the safest."""
+        """Whole groups of knobs one after another: rarely the best order, but its estimate is the most reliable."""
         return [self.names[i] for i in self._by_blocks]
 
     def learn(self, order: list[str], states: list[int]) -> None:
-        """After the first knobs of an order there were really that many states."""
+        """Correct the estimates: after the first knobs of an order there were actually this many states."""
         self._search.learn([self.names.index(n) for n in order], states)
         promising = sorted(self._orders, key=self._search.cost)[:2]
         self._orders = [*self._orders, *(self._search.improve(o) for o in promising)]
@@ -87,7 +88,7 @@ class Planner:
 
 @dataclass(frozen=True)
 class KnobBlock:
-    """Knobs that belong together, and single knobs that are tied to these alone."""
+    """A group of knobs, and single knobs that are connected only to these."""
 
     core: list[int]
     tied: list[int]
@@ -113,13 +114,13 @@ def _blocks(groups: list[list[int]], scopes: list[int]) -> list[KnobBlock]:
 
 
 class _Search:
-    """Orders of knobs 0..n-1, and what they cost: the number of states after each prefix, summed."""
+    """Orders of knobs 0..n-1 and their cost: the number of states after each prefix, summed."""
 
     def __init__(self, n: int, scopes: list[int], open_states: Callable[[int], float]) -> None:
         self.n, self.scopes = n, scopes
         self._open_states = open_states
         self._estimates: dict[int, float] = {}
-        self._learned: dict[int, float] = {}  # by set of knobs, the logarithm by which its estimate was too small
+        self._learned: dict[int, float] = {}  # by set of knobs, the logarithm of its estimate's error
         self._states: dict[int, float] = {}
         self._weight = [sum(s >> i & 1 for s in scopes) for i in range(n)]
 
@@ -157,7 +158,7 @@ class _Search:
         return states
 
     def best(self, starts: int | None = None) -> list[int]:
-        """The best of the greedy orders from each start, or from the busiest ones."""
+        """The best greedy order over all starts, or over the busiest ones."""
         best: list[int] = []
         bound = float("inf")
         for start in range(self.n) if starts is None else self._busiest(starts):
@@ -167,7 +168,7 @@ class _Search:
         return best
 
     def by_blocks(self, blocks: list[KnobBlock]) -> list[int]:
-        """An order that takes whole blocks: the best found by moving blocks, from several random orders of them."""
+        """An order that keeps blocks whole: the best found by moving blocks, from several random orders of them."""
 
         def cost(order: list[int]) -> float:
             assigned, states = 0, 0.0
@@ -184,7 +185,7 @@ class _Search:
         for place in best:
             core, tied = list(blocks[place].core), list(blocks[place].tied)
             while core or tied:
-                # A knob that closes all its ties costs nothing. Any other tied one multiplies the states: core first.
+                # A knob that closes all its connections costs nothing. Any other one multiplies the states: core first.
                 closing = [i for i in tied if self.states(assigned | 1 << i) <= self.states(assigned)]
                 pick = (closing or sorted(core or tied, key=lambda i: self.states(assigned | 1 << i)))[0]
                 (core if pick in core else tied).remove(pick)
@@ -193,7 +194,7 @@ class _Search:
         return order
 
     def from_busiest(self, n: int) -> list[list[int]]:
-        """The greedy orders from the knobs that the most requirements read."""
+        """The greedy orders that start from the knobs used by the most requirements."""
         orders = [self._greedy(i, float("inf")) for i in self._busiest(n)]
         return [f[0] for f in orders if f is not None]
 
@@ -201,7 +202,7 @@ class _Search:
         return sorted(range(self.n), key=lambda i: -self._weight[i])[:n]
 
     def _greedy(self, start: int, bound: float) -> tuple[list[int], float] | None:
-        """Next comes the knob after which the fewest states are open; None as soon as the bound is passed."""
+        """Choose the next knob by the fewest open states; None as soon as the bound is exceeded."""
         order = [start]
         assigned = 1 << start
         cost = self.states(assigned)
@@ -224,7 +225,7 @@ class _Search:
 
 
 def _moved_to_best(order: list[int], cost: Callable[[list[int]], float]) -> list[int]:
-    """Move one item to where it costs least, again and again, while that helps."""
+    """Repeatedly move one item to where it costs least, as long as that helps."""
     now, improved = cost(order), True
     while improved:
         improved = False

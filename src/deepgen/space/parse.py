@@ -1,6 +1,6 @@
-"""Text to expressions and to lists of values, and expressions to text in the same grammar.
+"""Parses text to expressions and to lists of values, and writes expressions as text in the same grammar.
 
-The grammar is a whitelist over Python's. Nothing is ever executed.
+The grammar is a whitelist of Python's. No code is ever executed.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _MOST_VALUES = 1_000_000
 
 
 def parse(text: str, named: Mapping[str, Expr] | None = None) -> Expr:
-    """An expression from text such as `32 <= bx * by <= 1024 or not pad`; `named` gives derived values by name."""
+    """Parse an expression from text such as `32 <= bx * by <= 1024 or not pad`; `named` has derived values by name."""
     return _Reader(text, named or {}).expression(_tree(text))
 
 
 def parse_values(text: str) -> list[Value]:
-    """The values of a knob from text such as `[2**i for i in range(6)] + list(range(32, 65, 32))`."""
+    """Parse the values of a knob from text such as `[2**i for i in range(6)] + list(range(32, 65, 32))`."""
     result = _constant(_tree(text).body, {}, text)
     if not isinstance(result, list):
         raise BadInput(f"'{text}' is not a list of values", allowed="such as [1, 2, 4] or [2**i for i in range(6)]")
@@ -100,7 +100,7 @@ def _refuse(node: ast.AST, text: str) -> BadInput:
 
 
 class _Reader:
-    """Reads one text; keeps it for error messages."""
+    """Reads one text, which it keeps for error messages."""
 
     def __init__(self, text: str, named: Mapping[str, Expr]) -> None:
         self.text, self.named = text, named
@@ -185,7 +185,7 @@ def _values(result: Any, node: ast.expr, text: str) -> list[Value]:
 
 
 def _constant(node: ast.expr, local: Mapping[str, Any], text: str) -> Any:
-    """Numbers, text, tuples and lists without knobs: what stands in a list of values."""
+    """Evaluate a constant expression without knobs: numbers, text, tuples and lists."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str)):
         return node.value
     if isinstance(node, ast.Name) and node.id in local:
@@ -243,7 +243,7 @@ def _comprehension(node: ast.ListComp, depth: int, local: dict[str, Any], text: 
 
 
 def _bounded(values: Iterator[Any], text: str) -> list[Any]:
-    """A file cannot make us fill the memory."""
+    """Limit the number of values, so that a file cannot exhaust the memory."""
     taken = list(islice(values, _MOST_VALUES + 1))
     if len(taken) > _MOST_VALUES:
         raise BadInput(f"'{text}' has too many values", allowed=f"up to {_MOST_VALUES}")
@@ -268,7 +268,7 @@ def to_text(expr: Expr) -> str:
 
 
 def _write(expr: Expr) -> tuple[str, int]:
-    """The text and how tightly it binds."""
+    """The text, and its operator precedence."""
     op, args = expr.op, expr.args
     if op == "const":
         negative = isinstance(expr.data, (int, float)) and not isinstance(expr.data, bool) and expr.data < 0

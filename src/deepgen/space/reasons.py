@@ -1,4 +1,4 @@
-"""Explanations: why a config is invalid, why a space is empty, how much a requirement removes."""
+"""Explanations: why a config is invalid, why a space is empty, and how much a requirement removes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.space.expr import Expr, Requirement, Value, walk
 
 @dataclass(frozen=True)
 class Violation:
-    """A requirement that a config breaks, and the values that broke it."""
+    """A requirement that a config violates, and the values responsible."""
 
     name: str
     values: dict[str, Value]
@@ -31,7 +31,7 @@ class Removal:
 def explain(
     knobs: Sequence[Knob], derived: Mapping[str, Expr], requirements: Sequence[Requirement], config: Mapping[str, Value]
 ) -> list[Violation]:
-    """What is wrong with a config: its knobs and their values first, the requirements if those are in order."""
+    """What is wrong with a config: first its knobs and their values, and if these are correct, the requirements."""
     names = {k.name for k in knobs}
     broken = [Violation(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in names]
     for knob in knobs:
@@ -73,10 +73,11 @@ def derived_values(derived: Mapping[str, Expr], config: Mapping[str, Value]) -> 
 
 
 def smallest_conflict(n: int, satisfiable: Callable[[frozenset[int]], bool]) -> list[int]:
-    """The smallest subset of 0..n-1 that is not satisfiable, when the whole is not.
+    """The smallest unsatisfiable subset of 0..n-1, if the whole set is unsatisfiable.
 
-    Each satisfiable set, grown as far as it goes, leaves out a rest; every conflict must take something from each such
-    rest. So the smallest set that touches all rests found so far is tried next, until one is a conflict.
+    Each satisfiable set, grown to a maximal one, has a complement, and every conflict must contain an element of each
+    such complement. So the next candidate is the smallest set that intersects all complements found so far, until one
+    is a conflict.
     """
     rests: list[frozenset[int]] = []
     while True:

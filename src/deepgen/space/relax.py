@@ -1,8 +1,8 @@
-"""A relaxed diagram for a space too large to compile: it has as many of the requirements as fit.
+"""A relaxed diagram for a space too large to compile: it includes as many of the requirements as fit.
 
-It holds every valid config, and others too. Requirements on few knobs come first; each of the rest is kept if the part
-of the space that it ties together stays small, else a weaker form of it, else nothing of it. What is drawn from the
-diagram is checked against all requirements.
+It contains every valid config, and others too. Requirements on few knobs are added first. Each of the rest is added if
+the part of the space that it connects stays small, otherwise in a weaker form, or not at all. Samples from the diagram
+are checked against all requirements.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from deepgen.space.expr import Expr, Requirement
 from deepgen.space.nodes import Nodes
 from deepgen.space.order import quick_order
 
-_SHARE = 16  # of the whole memory and work, what one more requirement may take
+_SHARE = 16  # one more requirement may take one in this many parts of the memory and work
 _STARTS = 3
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The diagram, and the conditions that it does not hold."""
+    """The diagram, and the conditions that it does not include."""
 
     diagram: Diagram
     nodes: Nodes
@@ -40,13 +40,13 @@ class Relaxed:
 
 
 def relax(knobs: Sequence[Knob], requirements: Sequence[Requirement], memory: int) -> Relaxed:
-    """Raises TooWide where even the knobs alone need more than `memory` bytes."""
+    """Relax the requirements. Raises TooWide if even the knobs alone need more than `memory` bytes."""
     return _Relaxation(Compiler(knobs, memory, ())).run(requirements)
 
 
 @dataclass(frozen=True)
 class _RelaxedPart:
-    """Knobs that requirements tie together, and their diagram."""
+    """Knobs connected by requirements, and their diagram."""
 
     names: list[str]
     kept: list[Constraint]
@@ -84,7 +84,7 @@ class _Relaxation:
         return prod(self.compiler.on.sizes(list(constraint.scope)))
 
     def _add(self, constraint: Constraint) -> bool:
-        """Keep one more constraint, if the parts that it joins stay small."""
+        """Add one more constraint, if the parts that it connects stay small."""
         joined = [p for p in self.done if constraint.scope.intersection(p.names)]
         try:
             merged = self._compiled(
@@ -112,7 +112,7 @@ class _Relaxation:
 
 
 def weaker_forms(nodes: Nodes, expr: Expr) -> list[Expr]:
-    """What follows from a limit on a sum for each of its terms alone: the others are no smaller than they can be."""
+    """Weaker forms of a limit on a sum: a limit on each term alone, with the other terms at their minimum."""
     if expr.op == "or":
         return [
             nodes.any(*(weaker if other is arg else other for other in expr.args))
@@ -136,13 +136,13 @@ def weaker_forms(nodes: Nodes, expr: Expr) -> list[Expr]:
     ]
 
 
-_TOGETHER = 1 << 14  # rows that are drawn at a time
-_MOST = 1 << 19  # rows that are drawn for one that is valid: a solver finds rarer ones faster
-_ENOUGH = 400  # valid rows among those that the share is estimated from
+_TOGETHER = 1 << 14  # rows drawn at a time
+_MOST = 1 << 19  # most rows drawn to find a valid one: a solver finds rarer ones faster
+_ENOUGH = 400  # valid rows needed to estimate their share
 
 
 class Partial:
-    """Draws from the relaxed diagram and checks. Raises TooWide where valid configs are too rare for that."""
+    """Samples the relaxed diagram and checks the samples. Raises TooWide if valid configs are too rare for that."""
 
     uniform = True
     orders: tuple[tuple[str, ...], ...] = ()
@@ -164,7 +164,7 @@ class Partial:
         return Size(self.diagram.count() * valid // drawn, exact=False, error=sqrt((1 - share) / valid))
 
     def check(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which rows of the diagram meet the requirements that it does not hold."""
+        """Which rows of the diagram meet the requirements that it does not include."""
         fits = np.arange(len(rows))
         for expr in self.left:
             scope = self.nodes.scope(expr)
@@ -174,7 +174,7 @@ class Partial:
         mask[fits] = True
         return mask
 
-    # What needs all configs -------------------------------------------------------------------------------------------
+    # Queries that need all configs ------------------------------------------------------------------------------------
 
     def size(self) -> Size:
         return self._size
@@ -226,7 +226,7 @@ class Partial:
         return results[:n]
 
     def _needed(self, n: int) -> int:
-        """About how many rows must be drawn for n valid ones."""
+        """Roughly the number of rows to draw for n valid ones."""
         needed = (n + 3) * self.diagram.count() // max(1, self._size.count)
         return int(min(max(needed, 64), _TOGETHER))
 
@@ -237,7 +237,7 @@ class Partial:
         return self._only_valid(self.diagram.repaired(row, absent))
 
     def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
-        """As far as the diagram tells: None where the nearest of its rows is not valid."""
+        """The nearest row according to the diagram; None if it is not valid."""
         near = self.diagram.nearest(row, absent)
         return near if near is not None and self._fits(near[1]) else None
 

@@ -1,6 +1,6 @@
-"""Knobs as arrays, the kinds of their values (bool, int, float, and object for all else), and configs as rows.
+"""Knobs as arrays, the kinds of their values (bool, int, float, or object for others), and configs as rows.
 
-A row holds the place of each knob's value among its values. An absent knob stands one past the last place.
+A row has the index of each knob's value among its values. An absent knob has the number of values as its index.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy.typing as npt
 from deepgen.space.definition import Knob
 from deepgen.space.expr import Config, Value
 
-_TOGETHER = 1000  # configs that are filled at a time: so many stay in the cache
+_TOGETHER = 1000  # configs filled at a time: so many stay in the cache
 
 
 class Rows:
-    """Turns configs into rows and back, one at a time or many at once."""
+    """Converts configs to rows and back, one at a time or many at once."""
 
     def __init__(self, knobs: Sequence[Knob]) -> None:
         self.knobs = tuple(knobs)
@@ -35,12 +35,12 @@ class Rows:
         self._blank: Config = {k.name: k.values[0] for k in knobs}
 
     def adjacent(self, row: Sequence[int], other: Sequence[int]) -> bool:
-        """Whether the knob that differs does so by one place; knobs that came or went do not matter."""
+        """Whether the only difference is one knob, by one place; knobs that appeared or disappeared do not matter."""
         pairs = zip(row, other, self.absent, strict=True)
         return [abs(a - b) for a, b, gone in pairs if a != b and gone not in (a, b)] == [1]
 
     def row(self, config: Mapping[str, Value]) -> list[int] | None:
-        """The row; None for a config with a foreign knob or value, or without a knob that it needs."""
+        """The row; None for a config with an unknown knob or value, or without a required knob."""
         row = []
         absent = 0
         get = config.get
@@ -54,12 +54,12 @@ class Rows:
                     row.append(gone)
                 else:
                     return None
-        except (KeyError, TypeError):  # no value of the knob, or a list, say, that can be none
+        except (KeyError, TypeError):  # not a value of the knob, or unhashable such as a list
             return None
         return row if len(config) == len(row) - absent else None
 
     def places(self, values: Mapping[str, Collection[Value]]) -> dict[int, list[int]]:
-        """By knob, the places of some of its values, and the one where it is absent."""
+        """By knob, the places of some of its values, and the place for an absent one."""
         return {
             i: [places[v] for v in values[name]] + ([gone] if gone >= 0 else [])
             for i, (name, places, gone) in enumerate(self._places)
@@ -70,7 +70,7 @@ class Rows:
         return {name: values[i] for (name, values, gone), i in zip(self._values, row, strict=True) if i != gone}
 
     def configs(self, rows: npt.NDArray[Any]) -> list[Config]:
-        """Many rows, a column at a time: several times faster than one by one."""
+        """Many rows, column by column: several times as fast as one by one."""
         if not self.knobs:
             return [{} for _ in rows]
         configs: list[Config] = []
@@ -83,9 +83,9 @@ class Rows:
         return configs
 
     def _together(self, rows: npt.NDArray[Any]) -> list[Config]:
-        """A few rows, knob by knob into copies of one full dictionary, which never have to grow.
+        """A few rows, filled knob by knob into copies of a full dictionary, which never have to grow.
 
-        With sixty knobs that takes half the time of making each dictionary from its pairs.
+        With sixty knobs that takes half the time of creating each dictionary from its items.
         """
         configs: list[Config] = [self._blank.copy() for _ in range(len(rows))]
         for i, (knob, array) in enumerate(zip(self.knobs, self._arrays, strict=True)):
@@ -95,7 +95,7 @@ class Rows:
         return configs
 
     def columns(self, rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """One array per knob: numbers as numbers, text and tuples as objects, NaN or None where a knob is absent."""
+        """One array per knob: numbers as numbers, text and tuples as objects; an absent knob is NaN or None."""
         columns = {}
         for i, knob in enumerate(self.knobs):
             kind = join_kinds([kind_of_value(v) for v in knob.values])
@@ -114,10 +114,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Variable:
-    """A knob as arrays: what each of its places means. The place after the last value means absent."""
+    """A knob as arrays: the meaning of each of its places. The place after the last value means absent."""
 
     name: str
-    values: Array  # numbers where all values are numbers, objects otherwise; any value stands at the absent place
+    values: Array  # numbers if all values are numbers, objects otherwise; the absent place has an arbitrary value
     present: Array
     kind: str
 
@@ -153,6 +153,6 @@ def as_array(values: list[Any], kind: str) -> Array:
     if kind == "int" and any(abs(v) >= 1 << 62 for v in values):
         dtype = object
     array: Array = np.empty(len(values), dtype=dtype)
-    for place, value in enumerate(values):  # one by one: numpy would spread tuples over another axis
+    for place, value in enumerate(values):  # one by one: numpy would expand tuples into another axis
         array[place] = value
     return array

@@ -1,6 +1,6 @@
-"""The fallback for a space too large to compile: OR-tools' CP-SAT finds configs one at a time, not uniformly.
+"""The fallback for spaces that are too large to compile: OR-tools' CP-SAT finds configs one at a time, not uniformly.
 
-Requirements on few knobs become tables of what they allow; larger ones are translated operation by operation, which
+Requirements on few knobs become tables of allowed values; larger ones are translated operation by operation, which
 works for integers and booleans. Global properties (count, ranks) are not available.
 """
 
@@ -30,7 +30,7 @@ _SECONDS = 30.0
 
 
 class SolverEngine:
-    """Answers what a search can answer. Not uniform, but the same for the same seed."""
+    """Answers the queries that a search can answer. Samples are not uniform, but reproducible from the seed."""
 
     uniform = False
     orders: tuple[tuple[str, ...], ...] = ()
@@ -47,7 +47,7 @@ class SolverEngine:
         self.cp, self.name, self.reason = cp_model, name, reason
         self.knobs, self.requirements, self.rows_of = knobs, requirements, Rows(knobs)
 
-    # What needs all configs -------------------------------------------------------------------------------------------
+    # Queries that need all configs ------------------------------------------------------------------------------------
 
     def _out_of_reach(self, what: str) -> NoReturn:
         raise TooWideToCount(
@@ -80,7 +80,7 @@ class SolverEngine:
     def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
         self._out_of_reach("ranks")
 
-    # What one config answers ------------------------------------------------------------------------------------------
+    # Queries about single configs -------------------------------------------------------------------------------------
 
     def contains(self, row: Sequence[int]) -> bool:
         config = self.rows_of.config(row)
@@ -99,7 +99,7 @@ class SolverEngine:
         return np.array(drawn, dtype=np.int32).reshape(n, len(self.knobs))
 
     def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
-        """All rows, in the order in which the solver finds them: each one found is forbidden from then on."""
+        """All rows, in the order in which the solver finds them; each one found is excluded from then on."""
         model = _SolverModel(self)
         count = 0
         while (row := self._solve(model, seed=0)) is not None:
@@ -109,7 +109,7 @@ class SolverEngine:
                 yield np.array([row], dtype=np.int32)
 
     def all_rows(self) -> npt.NDArray[Any]:
-        """Every row at once, for spaces that are small after all."""
+        """Every row at once, for spaces that turn out to be small."""
 
         class Collect(self.cp.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
             def __init__(self, places: list[Any]) -> None:
@@ -171,7 +171,7 @@ def holds_surely(condition: Expr, config: dict[str, Any]) -> bool:
 
 
 class _SolverModel:
-    """The space as CP-SAT sees it: an integer for each knob's place, and constraints."""
+    """The space as a CP-SAT model: an integer for each knob's place, and constraints."""
 
     def __init__(self, of: SolverEngine) -> None:
         self.model = of.cp.CpModel()
@@ -182,7 +182,7 @@ class _SolverModel:
         self.nodes = Nodes({k.name: variable(k) for k in of.knobs if k.places > 1}, fixed)
         self._translated: dict[int, Any] = {}
         parts = condition_parts(self.nodes, of.knobs, of.requirements)
-        # A product of factors that multiply to an extent is no larger than that: without this, numbers seem too large.
+        # A product of factors that multiply to an extent cannot exceed it: without this, bounds would be too large.
         sharp_combinations(self.nodes, {n: np.arange(v.size) for n, v in self.nodes.variables.items()}, parts)
         for part in parts:
             self._require(part)
@@ -237,7 +237,7 @@ class _SolverModel:
         listed = [[p.get(v, -1) for p, v in zip(places, row, strict=True)] for row in rows]
         self.model.AddAllowedAssignments([self.by_name[n] for n in names], [r for r in listed if min(r) >= 0])
 
-    # Larger expressions, one integer variable a node ------------------------------------------------------------
+    # Larger expressions, one integer variable per node ----------------------------------------------------------
 
     def _number(self, node: Expr) -> Any:
         if id(node) not in self._translated:

@@ -18,31 +18,31 @@ from deepgen.space.rows import Rows
 from deepgen.vocabulary import BadInput
 
 Kind = Literal["adjacent", "any", "repair"]
-_REPEATS = 20  # draws for each config found, after which all of them will have been found
+_REPEATS = 20  # repeated draws per config found after which all of them are assumed found
 
 
 class Space(Declared):
-    """A search space: declare knobs and requirements, then count, sample, rank, explain. Reading is thread-safe."""
+    """A search space: declare knobs and requirements, then count, sample, rank and explain. Queries are thread-safe."""
 
     def __init__(self, name: str, memory: int = DEFAULT_MEMORY) -> None:
-        """`memory` bounds, in bytes, what compiling may use."""
+        """`memory` limits the bytes that compiling may use."""
         super().__init__(name, memory)
         self._lock = Lock()
         self._compiled: tuple[SpaceEngine, Rows] | None = None
         self._derivations: Derivations | None = None
         self._orders: Sequence[Sequence[str]] = ()
-        self._union: tuple[Space, Value] | None = None  # whose alternative it is
+        self._union: tuple[Space, Value] | None = None  # the union that it is an alternative of, and its label there
 
     def _changed(self) -> None:
         self._compiled = self._derivations = self._union = None
 
-    # Asking -----------------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------
 
     def _ready(self) -> tuple[SpaceEngine, Rows]:
-        """The engine, built at the first question."""
+        """The engine, built at the first query."""
         ready = self._compiled
         if ready is None:
-            # Imported when first asked: declaring spaces stays quick to import.
+            # Imported at the first query, so that declaring spaces is fast to import.
             from deepgen.space.union import open_engine
 
             with self._lock:
@@ -55,8 +55,8 @@ class Space(Declared):
         return ready
 
     def within(self, union: Space, label: Value) -> Space:
-        """The same space as the alternative of this label in a union: what answers there answers for it too, so that
-        both are compiled once. Its ranks may be others."""
+        """The same space as the alternative with this label in a union. It shares the union's engine, so that both are
+        compiled once. Its ranks may differ."""
         member = self._copy()
         member._union = (union, label)
         return member
@@ -74,25 +74,25 @@ class Space(Declared):
         return member_engine(engine, union.knobs, chosen.values.index(label), self.knobs)
 
     def orders(self) -> list[list[str]]:
-        """The orders of knobs that compiling had to search for. `arrange` spares an equal space the search."""
+        """The orders of knobs that compiling had to search for. `arrange` saves an equal space the search."""
         return [list(order) for order in self._ready()[0].orders]
 
     def arrange(self, orders: Sequence[Sequence[str]]) -> None:
-        """Compile with these orders of knobs where they fit. Ranks depend on them."""
+        """Compile with these orders of knobs if they fit. Ranks depend on them."""
         self._orders = orders
         self._compiled = None
 
     @property
     def uniform(self) -> bool:
-        """Whether samples are uniform over the valid configs: false only where a solver had to be used."""
+        """Whether samples are uniform over the valid configs; false only if a solver is used."""
         return self._ready()[0].uniform
 
     def count(self) -> int:
-        """How many valid configs there are, exactly. Raises TooWideToCount where only `size` can tell."""
+        """The exact number of valid configs. Raises TooWideToCount if only `size` is available."""
         return self._ready()[0].count()
 
     def size(self) -> Size:
-        """How many valid configs there are: exactly, or an estimate that says so."""
+        """The number of valid configs: exact, or an estimate marked as such."""
         return self._ready()[0].size()
 
     def empty(self) -> bool:
@@ -100,7 +100,7 @@ class Space(Declared):
 
     @property
     def ranks(self) -> int:
-        """Every rank is below this number. In a space that is counted exactly, every number below is a rank."""
+        """An upper limit: all ranks are below it. In an exactly counted space, every number below it is a rank."""
         return self._ready()[0].ranks
 
     def are_ranks(self, numbers: Sequence[int]) -> list[bool]:
@@ -120,7 +120,7 @@ class Space(Declared):
         return rows.config(row)
 
     def first(self) -> Config:
-        """The config of rank 0; in a space that is not counted exactly, where that may be none, some config."""
+        """The config of rank 0; in a space that is not counted exactly, where rank 0 may be invalid, any config."""
         return self.at(0) if self.size().exact else self.sample(1, 0)[0]
 
     def rank(self, config: Mapping[str, Value]) -> int:
@@ -142,7 +142,7 @@ class Space(Declared):
         return isinstance(config, Mapping) and self.contains(config)
 
     def sample_ranks(self, n: int, seed: int, distinct: bool = False) -> list[int]:
-        """`n` ranks, uniform over the valid configs: independent draws, or all different, as far as these go."""
+        """`n` ranks, uniform over the valid configs: independent draws, or all different, if there are enough."""
         engine, _ = self._ready()
         self._check_not_empty(engine, n)
         rng = np.random.default_rng(seed)
@@ -152,7 +152,7 @@ class Space(Declared):
         if size.exact and 2 * n >= size.count:
             return rng.permutation(size.count)[:n].tolist()  # type: ignore[no-any-return]
         seen: dict[int, None] = {}
-        repeated = 0  # where the number of configs is not known, it may be smaller than n
+        repeated = 0  # repeated draws: if the number of configs is unknown, it may be less than n
         while len(seen) < n and (size.exact or repeated < _REPEATS * (len(seen) + 1)):
             drawn = engine.drawn_ranks(n - len(seen), rng)
             repeated += len(drawn) + len(seen)
@@ -176,7 +176,7 @@ class Space(Declared):
         return self.iterate()
 
     def iterate(self, start: int = 0) -> Iterator[Config]:
-        """Valid configs in rank order, from any rank."""
+        """The valid configs in rank order, starting from a rank."""
         engine, rows = self._ready()
         for chunk in engine.chunks(start):
             yield from rows.configs(chunk)
@@ -184,14 +184,14 @@ class Space(Declared):
     def neighbors(self, config: Mapping[str, Value], kind: Kind = "any") -> list[Config]:
         """Valid configs next to a valid one.
 
-        `adjacent`: one knob at the value before or after; `any`: one knob at any other value; `repair`: one knob at
-        any other value that some valid config has, with as few other knobs changed as that needs. Knobs that begin or
-        cease to exist by the change are not counted.
+        `adjacent`: one knob at the value before or after; `any`: one knob at any other value; `repair`: one knob at any
+        other value that occurs in a valid config, with as few other changed knobs as necessary. Knobs that appear or
+        disappear because of the change are not counted.
         """
         engine, rows = self._ready()
         row = rows.row(config)
         if row is None or not engine.contains(row):
-            self.rank(config)  # says what is wrong with it
+            self.rank(config)  # raises with the reason
             raise BadInput(f"this config is not in space {self.name!r}")
         if kind not in ("adjacent", "any", "repair"):
             raise BadInput(f"unknown kind of neighbor {kind!r}", allowed="adjacent, any or repair")
@@ -202,7 +202,7 @@ class Space(Declared):
         return [rows.config(f) for f in near]
 
     def neighbor_ranks(self, rank: int) -> list[int]:
-        """The ranks of the configs that differ from that of a rank in one knob."""
+        """The ranks of the configs that differ from the given one in one knob."""
         engine, rows = self._ready()
         row = engine.row(rank)
         near = [] if row is None else [engine.rank(other) for other in engine.one_knob_away(row, rows.absent)]
@@ -211,7 +211,7 @@ class Space(Declared):
     def draw_within(self, values: Mapping[str, Collection[Value]], seed: int) -> Config | None:
         """One random config of the part that `restrict` would give; None if none is found there.
 
-        The part is not compiled: where one config of each of many parts is wanted, this is far quicker.
+        The part is not compiled, which is much faster when a single config is wanted from each of many parts.
         """
         from deepgen.space.diagram import Diagram
         from deepgen.space.relax import Partial
@@ -227,15 +227,15 @@ class Space(Declared):
     # Explaining -------------------------------------------------------------------------------------------------------
 
     def explain(self, config: Mapping[str, Value]) -> list[Violation]:
-        """Every requirement that the config breaks, with the values that broke it; empty for a valid config."""
+        """Every requirement that the config violates, with the values responsible; empty for a valid config."""
         return explain(self.knobs, self._derived, self._requirements, config)
 
     def derived(self, config: Mapping[str, Value]) -> dict[str, Value]:
-        """The derived values of a config; one that rests on an absent knob is left out."""
+        """The derived values of a config, without those that depend on an absent knob."""
         return derived_values(self._derived, config)
 
     def derived_columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, list[Value | None]]:
-        """The derived values of many configs or ranks, a list each; None where one rests on an absent knob."""
+        """The derived values of many configs or ranks, a list each; None where one depends on an absent knob."""
         derived = self.derived_arrays(self._rows_of(which))
         return {
             name: [None if hole else v for v, hole in zip(values.tolist(), holes.tolist(), strict=True)]
@@ -243,13 +243,13 @@ class Space(Declared):
         }
 
     def derived_arrays(self, places: npt.NDArray[Any]) -> dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The derived values of configs given by `places`, and where each rests on an absent knob."""
+        """The derived values of configs given by `places`, and where each depends on an absent knob."""
         if self._derivations is None:
             self._derivations = Derivations(self.knobs, self._derived)
         return self._derivations(places)
 
     def why_empty(self) -> list[str]:
-        """The names of a smallest set of unsatisfiable requirements; empty if the space is not empty."""
+        """The names of a smallest unsatisfiable set of requirements; empty if the space is not empty."""
         if not self._ready()[0].empty():
             return []
         own = self._requirements
@@ -259,7 +259,7 @@ class Space(Declared):
         return [own[i].name for i in conflict]
 
     def removed_by(self) -> list[Removal]:
-        """For each requirement, how many points it removes alone, and how many that all others would leave."""
+        """For each requirement: how many points it removes on its own, and how many of those that all others leave."""
         total, count, own = self._with([])._counted(), self._counted(), self._requirements
         return [
             Removal(
@@ -271,7 +271,7 @@ class Space(Declared):
         ]
 
     def _counted(self) -> int | None:
-        """How many configs there are; None where that cannot be counted."""
+        """The number of configs; None if they cannot be counted."""
         try:
             return self.count()
         except TooWideToCount:
@@ -280,11 +280,11 @@ class Space(Declared):
     # Columns ----------------------------------------------------------------------------------------------------------
 
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Configs or ranks as one array per knob, for models: NaN (numbers) or None where a knob is absent."""
+        """Configs or ranks as one array per knob, for models; an absent knob is NaN (numbers) or None."""
         return self._ready()[1].columns(self._rows_of(which))
 
     def places(self, ranks: Sequence[int]) -> npt.NDArray[Any]:
-        """One row a rank, one column a knob: the place of its value, one past the last where it is absent."""
+        """One row per rank and one column per knob: the index of its value, or the number of values if it is absent."""
         return self._ready()[0].rows(ranks)
 
     def _rows_of(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> npt.NDArray[Any]:

@@ -1,8 +1,8 @@
-"""A requirement whose table would be too large, evaluated knob by knob.
+"""Evaluation, knob by knob, of a requirement whose table would be too large.
 
-After each knob it keeps only what the rest can still depend on: the values of finished sub-expressions, the running
-total of each sum, product, minimum and maximum, and the verdict of each condition that interval arithmetic has decided.
-States that agree on these are the same state.
+After each knob it keeps only what the remaining evaluation can depend on: the values of finished sub-expressions, the
+running total of each sum, product, minimum and maximum, and the verdict of each condition that interval arithmetic has
+decided. States that agree on all of these are the same state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deepgen.space.expr import Expr
 from deepgen.space.nodes import Nodes
 from deepgen.space.rows import Array
 
-Slot = tuple[str, int]  # what is kept (value, total, verdict) and of which node
+Slot = tuple[str, int]  # what is kept (value, total, verdict), and the id of its node
 Slots = dict[Slot, Array]
 TOTALS = ("+", "*", "min", "max", "and", "or")
 _UNKNOWN = -1
@@ -27,7 +27,7 @@ _SLOWER = 6
 
 
 class Staged:
-    """One requirement and the order in which its knobs get their values."""
+    """One requirement, and the order in which its knobs get their values."""
 
     def __init__(self, nodes: Nodes, expr: Expr, order: Sequence[str]) -> None:
         self.nodes, self.order = nodes, order
@@ -38,12 +38,12 @@ class Staged:
         self._node: dict[int, Expr] = {}
         for node in _walk(self.root):
             scope = [place[name] for name in nodes.scope(node)]
-            # (place of the first knob, place of the last knob); a constant is finished before anything starts.
+            # (place of the first knob, place of the last knob); a constant is finished from the beginning.
             self._span[id(node)] = (min(scope), max(scope)) if scope else (-1, -1)
             self._node[id(node)] = node
 
     def cost(self, rows: int) -> int:
-        """What one step takes, in elements: each node is an array. Python's own numbers are slower."""
+        """The cost of one step in elements: each node is an array. Python integers are slower."""
         return len(self._node) * (rows + CALL) * (_SLOWER if self.objects else 1)
 
     def _finished(self, node: Expr, cut: int) -> bool:
@@ -53,11 +53,11 @@ class Staged:
         return self._span[id(node)][0] >= cut
 
     def _is_total(self, node: Expr) -> bool:
-        # Floating-point sums depend on their order: only integers and truths are totalled in pieces.
+        # Floating-point sums depend on their order: only integers and booleans have running totals.
         return node.op in TOTALS and self.nodes.kind(node) in ("int", "bool")
 
     def advance(self, slots: Slots, cut: int, to: int, places: dict[str, Array]) -> tuple[Slots, Array]:
-        """Give values to the knobs order[cut:to]: the slots after them, and which rows can still come true."""
+        """Assign the knobs order[cut:to]. Returns the slots after them, and which rows can still come true."""
         step = _Step(self, slots, cut, to, places)
         if to == len(self.order):
             return {}, step.value(self.root).astype(np.bool_)
@@ -65,12 +65,12 @@ class Staged:
         return kept, kept[("verdict", id(self.root))] != 0
 
     def finish(self, slots: Slots, cut: int, places: dict[str, Array]) -> Array:
-        """The truth for arrays of all knobs that are left, which broadcast with the slots."""
+        """The truth for arrays of all remaining knobs, which broadcast with the slots."""
         return _Step(self, slots, cut, len(self.order), places).value(self.root).astype(np.bool_)
 
 
 class _Step:
-    """The work of one advance."""
+    """The computation of one `advance`."""
 
     def __init__(self, of: Staged, slots: Slots, cut: int, to: int, places: dict[str, Array]) -> None:
         self.of, self.old, self.cut, self.to, self.places = of, slots, cut, to, places
@@ -104,7 +104,7 @@ class _Step:
         return result if verdict is None else np.where(verdict == _UNKNOWN, result, verdict == 1)
 
     def _decode(self, node: Expr, stored: Array) -> Array:
-        """Knobs are stored as places, everything else as it is."""
+        """Decode a stored value: knobs are stored as places, everything else as it is."""
         if node.op == "knob":
             values = self.of.nodes.variables[node.data].values
             return (values.astype(object) if self.of.objects else values)[stored]
@@ -114,7 +114,7 @@ class _Step:
         return not self.of._finished(node, self.cut) and not self.of._untouched(node, self.cut)
 
     def _total(self, node: Expr) -> Array | None:
-        """The running total over the operands that are finished after this step, without constants."""
+        """The running total over the operands finished after this step, without constants."""
         if id(node) not in self._totals:
             parts = [] if ("total", id(node)) not in self.old else [self.old[("total", id(node))]]
             for arg in node.args:
@@ -126,7 +126,7 @@ class _Step:
     def _shape(self) -> tuple[int, ...]:
         return np.broadcast_shapes(*(p.shape for p in self.places.values()))
 
-    # Intervals of what is not finished --------------------------------------------------------------------------------
+    # Intervals of unfinished nodes ------------------------------------------------------------------------------------
 
     def interval(self, node: Expr) -> tuple[Any, Any] | None:
         if id(node) not in self._intervals:
@@ -162,7 +162,7 @@ class _Step:
         return combine(node.op, intervals, ARRAYS)
 
     def _open_args(self, node: Expr) -> list[Expr]:
-        """The operands that a running total does not hold."""
+        """The operands that are not in a running total."""
         if not self.of._is_total(node):
             return list(node.args)
         return [a for a in node.args if a.op == "const" or not self.of._finished(a, self.to)]
@@ -181,7 +181,7 @@ class _Step:
         return low, high
 
     def verdict(self, node: Expr) -> Array:
-        """1 and 0 where an unfinished condition is decided already, -1 elsewhere."""
+        """1 or 0 where an unfinished condition is already decided, -1 elsewhere."""
         if id(node) not in self._verdicts:
             fresh = np.broadcast_to(self._decide(node), self._shape()).astype(np.int64)
             old = self.old.get(("verdict", id(node)))
@@ -208,10 +208,10 @@ class _Step:
             return _compare(op, parts_[0], parts_[1])
         return np.asarray(_UNKNOWN)
 
-    # What is kept -----------------------------------------------------------------------------------------------------
+    # Slots ------------------------------------------------------------------------------------------------------------
 
     def kept(self) -> Slots:
-        """The slots after this step, with zeros where a row cannot depend on them any more."""
+        """The slots after this step, with zeros where a row no longer depends on them."""
         slots: Slots = {}
         relevant: dict[Slot, Array] = {}
         verdict = self.verdict(self.of.root)

@@ -1,4 +1,4 @@
-"""Integer keys and truth tables: what the compiler merges states with."""
+"""Integer keys and truth tables, with which the compiler merges states."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LARGEST_KEY = 1 << 62
 
 
 def factorize(codes: Ints, span: int) -> tuple[Ints, Ints]:
-    """Number the distinct codes, all in [0, span): (the number of each, one place where each number occurs)."""
-    if span <= 4 * len(codes) + 4096:  # a table of flags is several times faster than sorting
+    """Number the distinct codes, all in [0, span): (the number of each code, one index for each number)."""
+    if span <= 4 * len(codes) + 4096:  # a table of flags is several times as fast as sorting
         seen = np.zeros(span, dtype=np.bool_)
         seen[codes] = True
         number: Ints = np.cumsum(seen, dtype=np.int32) - 1
@@ -27,7 +27,7 @@ def factorize(codes: Ints, span: int) -> tuple[Ints, Ints]:
 
 
 def merge(columns: Sequence[Ints], rows: int) -> tuple[Ints, Ints]:
-    """Number the distinct rows of several columns: (the number of each row, one row of each number)."""
+    """Number the distinct rows of several columns: (the number of each row, one row for each number)."""
     key: Ints = np.zeros(rows, dtype=np.int64)
     span = 1
     for values in columns if rows else ():
@@ -53,7 +53,7 @@ def _range(column: Ints) -> tuple[Any, int]:
 
 
 def reduce_table(grid: npt.NDArray[np.bool_]) -> tuple[Ints, list[Ints]]:
-    """A truth table as a diagram that shares equal rests.
+    """Reduce a truth table to a diagram that shares equal remainders.
 
     `grid` has one axis of starts and one for each variable. Returns the node of each start, and for each variable the
     next node by (node, place); -1 is the node from which nothing is true.
@@ -88,7 +88,7 @@ def _distinct_rows(rows: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def trie(rows: Ints, sizes: Sequence[int]) -> list[Ints]:
-    """Listed points as a diagram: for each variable the next node by (node, place), -1 where no point continues."""
+    """Listed points as a trie: for each variable the next node by (node, place), -1 where no point continues."""
     levels: list[Ints] = []
     nodes: Ints = np.zeros(len(rows), dtype=np.int64)
     count = 1

@@ -1,4 +1,4 @@
-"""Chooses a space's backend: a diagram, a relaxed one, or a solver; for a union, one for each alternative."""
+"""Chooses a space's engine: a diagram, a relaxed one, or a solver; for a union, one per alternative."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from deepgen.space.nodes import Nodes
 from deepgen.space.relax import Partial, relax
 from deepgen.space.rows import variable
 
-Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: the place in the union
-NEW, OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it does not have
+Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: its place in the union
+NEW, OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it lacks
 _TOGETHER = 1 << 14
 
 
 def alternatives(knobs: Sequence[Knob], by: str) -> Iterator[tuple[str, list[Knob], Places]]:
-    """For each value of the knob `by`: a mark, the knobs as they are there, and what their places mean in the union."""
+    """For each value of the knob `by`: a mark, the knobs in that alternative, and their places in the union."""
     (chosen,) = (k for k in knobs if k.name == by)
     for place, value in enumerate(chosen.values):
         fixed: dict[str, Any] = {k.name: k.values[0] for k in knobs if k.places == 1} | {by: value}
@@ -45,7 +45,7 @@ def alternatives(knobs: Sequence[Knob], by: str) -> Iterator[tuple[str, list[Kno
                 own.append(replace(knob, when=None))
             else:
                 own.append(Knob(knob.name, (), optional=True))
-                fixed[knob.name] = None  # for the conditions that come after it
+                fixed[knob.name] = None  # for later conditions
         yield f"{by}={value}", own, tuple(_places(k, mine, place) for k, mine in zip(knobs, own, strict=True))
 
 
@@ -57,7 +57,7 @@ def _places(knob: Knob, own: Knob, chosen: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What answers for one value, and how its rows become rows of the union and back."""
+    """The engine for one alternative, and the conversion of its rows to rows of the union and back."""
 
     mark: str
     engine: Diagram | Partial
@@ -79,11 +79,11 @@ class Alternative:
         return None if OTHER in places else places
 
     def allowed(self, places: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
-        """By variable, the own places among these of the union."""
+        """By variable, the alternative's own places that correspond to these of the union."""
         return {v: [self._back[v][p] for p in some if p in self._back[v]] for v, some in places.items()}
 
     def towards(self, row: Sequence[int], absent: Sequence[int]) -> tuple[list[int], list[int]]:
-        """A row of another alternative as far as it fits here, and the places that are free: those of new knobs."""
+        """A row of another alternative, as far as it fits here, and for each knob the place that is free of charge."""
         here, free = [], []
         for back, place, gone in zip(self._back, row, absent, strict=True):
             here.append(back.get(place, NEW if place == gone else OTHER))
@@ -93,10 +93,10 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Union:
-    """The alternatives one after another: ranks go through the first, then through the second, and so on."""
+    """The alternatives one after another: ranks run through the first, then the second, and so on."""
 
     parts: tuple[Alternative, ...]
-    by: int  # the knob that chooses
+    by: int  # the knob that selects the alternative
 
     uniform = True
 
@@ -155,11 +155,11 @@ class Union:
         return results
 
     def _grouped(self, ranks: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
-        """By alternative: which of the ranks are its own, and as what."""
+        """By alternative: which of the ranks belong to it, and its own ranks for them."""
         try:
             numbers = np.array(ranks, dtype=np.int64)
             which = np.searchsorted(np.array(self._ends, dtype=np.int64), numbers, side="right")
-        except OverflowError:  # Python's own numbers
+        except OverflowError:  # too large for 64 bits
             numbers = np.array(ranks, dtype=object)
             which = np.array([bisect_right(self._ends, rank) for rank in ranks], dtype=np.int64)
         which[numbers < 0] = len(self.parts)
@@ -202,11 +202,11 @@ class Union:
         return part, own, free
 
     def _across(self, row: Sequence[int], absent: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """In each other alternative the config that differs least, and in how many knobs that both have."""
+        """In each other alternative, the config that differs least, and in how many of the knobs that both have."""
         for part, alternative in enumerate(self.parts):
             if part != row[self.by]:
                 own, free = alternative.towards(row, absent)
-                own[self.by] = 0  # the change that is asked for
+                own[self.by] = 0  # the requested change
                 nearest = alternative.engine.nearest(own, free)
                 if nearest is not None:
                     yield nearest[0], self._outward(part, [nearest[1]])[0]
@@ -225,7 +225,7 @@ def open_engine(
     orders: Sequence[Sequence[str]] = (),
     by: str | None = None,
 ) -> SpaceEngine:
-    """`by` is the knob whose values are alternatives, each with an engine of its own."""
+    """`by` is the knob whose values are alternatives, each with its own engine."""
     try:
         if by is None:
             return _without_solver(name, knobs, requirements, memory, orders)
@@ -249,9 +249,9 @@ def _without_solver(
         return Partial(name, [k.name for k in knobs], relax(knobs, requirements, memory), str(error))
 
 
-Allowed = Mapping[int, Collection[int]]  # by variable: the places that it may take
-_DRAWN = 1 << 8  # rows that are drawn at a time where some are not valid
-_MOST = 1 << 14  # rows that are drawn for one that is valid
+Allowed = Mapping[int, Collection[int]]  # by variable: its allowed places
+_DRAWN = 1 << 8  # rows drawn at a time if some may be invalid
+_MOST = 1 << 14  # most rows drawn to find a valid one
 
 
 @dataclass(frozen=True)
@@ -261,14 +261,14 @@ class _DrawnPart:
     alternative: Alternative | None = None
 
     def valid_rows(self, n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Which of n random rows are valid, and all of them as rows of the whole space."""
+        """Which of n random rows are valid, and the rows in terms of the whole space."""
         rows = self.diagram.drawn_rows(n, rng)
         valid = self.engine.check(rows) if isinstance(self.engine, Partial) else np.ones(n, dtype=np.bool_)
         return valid, rows if self.alternative is None else self.alternative.outward(rows)
 
 
 def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.random.Generator) -> list[int] | None:
-    """Uniform over the valid rows in which variables take only these places; None if none was found."""
+    """A uniform draw from the valid rows in which variables take only these places; None if none was found."""
     parts = list(_parts(engine, allowed))
     if not parts:
         return None
@@ -277,7 +277,7 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
     n = _DRAWN if any(isinstance(part.engine, Partial) for part in parts) else 1
     for _ in range(0, _MOST, n):
         picked = rng.choice(len(parts), size=n, p=odds)
-        results: dict[int, list[int]] = {}  # by place among those picked: the first is taken, so that none is preferred
+        results: dict[int, list[int]] = {}  # by index among the picked ones: the first valid one is taken, without bias
         for which in np.unique(picked).tolist():
             at = np.flatnonzero(picked == which)
             valid, rows = parts[which].valid_rows(len(at), rng)
@@ -290,7 +290,7 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
 
 
 def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_DrawnPart]:
-    """What is left of each alternative, or of the space where it has none."""
+    """The remaining part of each alternative, or of the space if it has none."""
     if isinstance(engine, Union):
         parts: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
             (a.engine, a.allowed(allowed), a) for a in engine.parts

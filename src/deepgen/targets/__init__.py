@@ -32,7 +32,7 @@ class Elsewhere(Missing):
 
 
 def resolve(name: str | None = None) -> Target:
-    """The target of that name; without one, the best device here. `cpu` is this machine's CPU."""
+    """The target with this name; without one, the best device here. `cpu` is this machine's CPU."""
     kind, _, arch = (name or best()).partition(":")
     if kind == "cpu":
         return narrowed(host.processor(), arch or "native")
@@ -43,7 +43,7 @@ def resolve(name: str | None = None) -> Target:
 
 
 def on_host(target: Target, host: str) -> Target:
-    """The target on a host that SSH reaches. Raises BadInput where kernels of its kind run on this machine only."""
+    """The target on a host reached over SSH. Raises BadInput if kernels of its kind run only on this machine."""
     placed = KINDS.get(target.kind)().on_host
     if placed is None:
         raise BadInput(f"host {host} with target {target.name}", allowed="a target of boards, such as riscv:k1")
@@ -51,12 +51,12 @@ def on_host(target: Target, host: str) -> Target:
 
 
 def best() -> str:
-    """The name of the fastest kind of device that this machine has."""
+    """The name of the fastest kind of device in this machine."""
     return "cuda:native" if host.has_cuda() else "hip:native" if host.has_hip() else host.processor().name
 
 
 def devices() -> list[Target]:
-    """All kinds of devices that this machine has, one of each."""
+    """This machine's devices, one of each kind."""
     results = []
     for kind in KINDS.working():
         look = kind().look
@@ -82,7 +82,7 @@ def device_for(target: Target) -> Target:
 
 
 def from_json(data: Mapping[str, Any]) -> Target:
-    """The target that `to_json` described. The types of its facts are checked: generators write them into kernels."""
+    """The target from its JSON. The types of its facts are checked, because generators write them into kernels."""
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
         raise BadInput(f"unknown target {data.get('name')!r:.60}", allowed="a kind of " + ", ".join(KINDS.names()))
@@ -98,7 +98,7 @@ def _word(value: object) -> bool:
     return isinstance(value, str) and value.isprintable()
 
 
-# By the declared type of a field. Targets of plug-ins may have other types and check them themselves.
+# By the declared type of a field. Plug-in targets may have other types, which they check themselves.
 _KINDS_OF_FACTS: Mapping[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int,
     "float": lambda value: type(value) in (int, float) and isfinite(value),

@@ -10,16 +10,16 @@ from deepgen.vocabulary.json import JsonObject, digest
 
 @dataclass(frozen=True)
 class Target:
-    """Where a kernel runs. Each kind of target adds its own facts as fields.
+    """The device that a kernel runs on. Each kind of target adds its own facts as fields.
 
-    Code outside `targets` and the generators asks what a target can do, never which kind it is.
+    Code outside `targets` and the generators queries a target's capabilities, never its kind.
     """
 
-    languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
+    languages: ClassVar[tuple[str, ...]] = ()  # of its kernels; our own helpers use the first
     runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim, or a plug-in's name
-    computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
-    simulated: ClassVar[bool] = False  # whether its times are a model's
-    shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
+    computes: ClassVar[bool] = True  # whether its kernels compute results, so that they can be called
+    simulated: ClassVar[bool] = False  # whether its times are from a model
+    shares_cores_with_builds: ClassVar[bool] = False  # if so, builds are paused while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
 
@@ -29,7 +29,7 @@ class Target:
 
     @property
     def device_kind(self) -> str:
-        """Devices with the same value give the same times, so they may share a study."""
+        """Devices with the same value have the same times, so they may share a study."""
         return self.name
 
     @property
@@ -39,16 +39,16 @@ class Target:
 
     @property
     def counts_a_second(self) -> float:
-        """How many counts are shown as one second, if counts replace times."""
+        """The number of counts shown as one second, if counts replace times."""
         return 1.0
 
     @property
     def shown(self) -> str:
-        """Its name as a heading of times and rates, with what these are where they are not measured."""
+        """Its name as a heading for times and rates; if these are not measured, with what they are."""
         return f"{self.name} ({self.proxy})" if self.proxy else self.name
 
     def proxy_row(self) -> JsonObject:
-        """The same among facts that programs read; nothing where times are measured."""
+        """The same as data for programs; empty if times are measured."""
         return {"proxy": self.proxy} if self.proxy else {}
 
     @property
@@ -68,26 +68,26 @@ class Target:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """What a CPU must have to run its binaries, by the Linux kernel's names; GPUs name an architecture."""
+        """The instruction sets that a CPU needs to run its binaries, with the Linux kernel's names; empty for GPUs."""
         return ()
 
     @property
     def host_cores(self) -> int:
-        """How many of this host's cores its kernels run on; 0 where they run elsewhere."""
+        """The number of this host's cores that its kernels use; 0 if they run elsewhere."""
         return 0
 
     @property
     def cache_bytes(self) -> int:
-        """Total bytes of its caches: reading more than this evicts everything else."""
+        """The total size of its caches in bytes: reading more than this evicts everything else."""
         return 32 << 20
 
     def has(self, *features: str) -> bool:
-        """Whether it has all of these, by the names that its kind of target gives them."""
+        """Whether it has all of these features, named as in its kind of target."""
         return False
 
     def residence(self, threads: int, registers: int, shared: int) -> tuple[int, float] | None:
-        """Occupancy: how many blocks of a kernel fit a multiprocessor, and the share of its warps that they fill; None
-        without multiprocessors. `threads` and bytes of `shared` memory are a block's, `registers` a thread's."""
+        """Occupancy: how many blocks of a kernel fit on a multiprocessor, and the share of its warps that they occupy;
+        None without multiprocessors. `threads` and bytes of `shared` memory are per block, `registers` per thread."""
         return None
 
     def peak(self, dtype: str) -> float | None:
@@ -95,11 +95,11 @@ class Target:
         return None
 
     def runs_on(self, device: Target) -> bool:
-        """Whether code built for this target runs on a device that was found."""
+        """Whether code built for this target runs on a detected device."""
         return self == device
 
     def limited_to(self, cores: int | None) -> Target:
-        """The target as seen by a kernel that may use this many of the host's cores; None: all."""
+        """The target for a kernel that may use only this many of the host's cores; None: all."""
         return self
 
     def describe(self) -> str:
@@ -114,5 +114,5 @@ class Target:
         return self.to_json()
 
     def fingerprint(self) -> str:
-        """Changes when a fact changes: a study belongs to one machine, not to a name."""
+        """A hash that changes when a fact changes: a study belongs to one machine, not to a name."""
         return digest(self.to_json(), 16)

@@ -16,16 +16,16 @@ Processor = TypeVar("Processor", bound="Cpu")
 
 @dataclass(frozen=True)
 class Cpu(Target):
-    """A CPU that runs kernels in C, and in Triton, which become C. Caches are as one core sees them."""
+    """A CPU that runs kernels in C, and in Triton, which are converted to C. Cache sizes are as seen by one core."""
 
     languages: ClassVar[tuple[str, ...]] = ("c", "triton")
     runner: ClassVar[str] = "cpu"
     shares_cores_with_builds: ClassVar[bool] = True
-    own_kind: ClassVar[str]  # the part of a name before the colon
-    machine: ClassVar[str]  # as `uname -m` and compilers call it
-    family: ClassVar[str]  # of CPUs, for people
-    features: ClassVar[tuple[str, ...]]  # instruction sets that generators ask for, by the Linux kernel's names
-    arches: ClassVar[Mapping[str, tuple[str, ...]]]  # what can be built for on any machine
+    own_kind: ClassVar[str]  # the part of a target's name before the colon
+    machine: ClassVar[str]  # its name in `uname -m` and compilers
+    family: ClassVar[str]  # description of the CPUs
+    features: ClassVar[tuple[str, ...]]  # instruction sets that generators query, with the Linux kernel's names
+    arches: ClassVar[Mapping[str, tuple[str, ...]]]  # architectures that can be built for on any machine
 
     model: str
     isa: tuple[str, ...]
@@ -62,7 +62,7 @@ class Cpu(Target):
         return f"{self.model}, {self.cores} cores"
 
     def build_facts(self) -> JsonObject:
-        # Caches and cores reach generators, not compilers: the same kernel is the same binary on both.
+        # Generators use caches and cores, but compilers do not: the same kernel gives the same binary for both.
         return {"name": self.name, "isa": list(self.isa)}
 
     def limited_to(self, cores: int | None) -> Target:
@@ -79,7 +79,7 @@ class Cpu(Target):
 
     @property
     def loads_fill_vectors(self) -> bool:
-        """Whether compilers load a number into all lanes of a vector where it is needed, by one instruction."""
+        """Whether compilers load a number into all lanes of a vector in one instruction, where it is needed."""
         return False
 
     def describe(self) -> str:
@@ -91,13 +91,13 @@ class Cpu(Target):
 
 
 def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> Processor:
-    """The CPU that this machine's data describe; `caches` are the sizes of L1d, L2 and L3 in bytes."""
+    """The CPU described by this machine's data; `caches` are the sizes of L1d, L2 and L3 in bytes."""
     return cls(
         name=f"{cls.own_kind}:native",
         model=model or f"unknown {cls.family}",
         isa=_ordered(cls, isa),
         cores=cores,
-        # Sizes that nearly every CPU of the last ten years has, if the machine does not report its own.
+        # Sizes of nearly every CPU of the last ten years, if the machine does not report its own.
         l1d_bytes=caches.get("L1d", 32 << 10),
         l2_bytes=caches.get("L2", 256 << 10),
         l3_bytes=caches.get("L3", 8 << 20),
@@ -105,12 +105,12 @@ def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping
 
 
 def common(cls: type[Processor], cores: int) -> Processor:
-    """A typical CPU of that kind, which need not be here."""
+    """A typical CPU of that kind, which need not exist here."""
     return native(cls, f"a common {cls.family}", (), {}, cores)
 
 
 def narrowed(cpu: Processor, arch: str) -> Processor:
-    """This machine as an older architecture, or a typical machine of a newer one: builds need no device."""
+    """This machine as an older architecture, or a typical machine of a newer one: building needs no device."""
     if arch == "native":
         return cpu
     if arch not in cpu.arches:
@@ -120,7 +120,7 @@ def narrowed(cpu: Processor, arch: str) -> Processor:
 
 
 def field(cpuinfo: str, key: str) -> str:
-    """The first line of that name in /proc/cpuinfo's text; empty when there is none."""
+    """The first line with this key in the text of /proc/cpuinfo; empty if there is none."""
     match = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     return match.group(1).strip() if match else ""
 
@@ -171,16 +171,16 @@ class X86(Cpu):
 
 
 def x86_from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int, *, tiles: bool = True) -> X86:
-    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe.
+    """The target described by the text of /proc/cpuinfo and the cache sizes (L1d, L2, L3, in bytes).
 
-    `tiles`: whether the system lets processes use AMX; where it does not, they count as missing.
+    `tiles`: whether the system lets processes use AMX; otherwise it counts as missing.
     """
     flags = {flag for flag in field(cpuinfo, "flags").split() if tiles or not flag.startswith("amx_")}
     return native(X86, field(cpuinfo, "model name"), flags, caches, cores)
 
 
 _NEON = ("asimd",)
-# Cores by the number that /proc/cpuinfo gives in "CPU part", where the implementer is Arm itself (0x41).
+# Cores by "CPU part" in /proc/cpuinfo, if the implementer is Arm (0x41).
 _CORES = {
     0xD03: "Cortex-A53",
     0xD07: "Cortex-A57",
@@ -214,12 +214,12 @@ class Arm(Cpu):
 
 
 def arm_from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int) -> Arm:
-    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe."""
+    """The target described by the text of /proc/cpuinfo and the cache sizes (L1d, L2, L3, in bytes)."""
     return native(Arm, _model(cpuinfo), field(cpuinfo, "Features").split(), caches, cores)
 
 
 def _model(cpuinfo: str) -> str:
-    """Linux gives numbers where other CPUs give a name."""
+    """The CPU's model; Linux reports numbers here where other CPUs have a name."""
     implementer, part = field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")
     if not part:
         return ""

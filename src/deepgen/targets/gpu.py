@@ -1,7 +1,7 @@
 """GPUs: their limits, instructions and rates, and occupancy: how many blocks of a kernel fit on a multiprocessor.
 
 CUDA targets are `cuda:sm_70` to `cuda:sm_120a` with a typical card's facts; HIP targets are AMD GPUs and the Hygon DCU
-by architecture (`hip:gfx90a`). Either is also a card by its name (`hip:z100`), or the card that was found.
+by architecture (`hip:gfx90a`). Either can also be a card by name (`hip:z100`), or the detected card.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from deepgen.targets.base import Target
 from deepgen.targets.gpu_facts import CUDA_ARCHES, CUDA_CARDS, HIP_ARCHES, HIP_CARDS, Arch, Card
 from deepgen.vocabulary.errors import BadInput
 
-Rates: TypeAlias = "tuple[tuple[str, float], ...]"  # (dtype, GFLOP/s) pairs: hashable, and JSON both ways
+Rates: TypeAlias = "tuple[tuple[str, float], ...]"  # (dtype, GFLOP/s) pairs: hashable, and convertible to and from JSON
 G = TypeVar("G", bound="Gpu")
 
 
 @dataclass(frozen=True)
 class Gpu(Target):
-    """A GPU. For AMD's, read compute unit for multiprocessor, wavefront for warp, LDS for shared memory."""
+    """A GPU. For AMD, read compute unit for multiprocessor, wavefront for warp, LDS for shared memory."""
 
     runner: ClassVar[str] = "gpu"
 
-    arch: str  # as the compiler takes it: sm_90a, gfx906
-    model: str  # a typical card of that architecture, or the one found
+    arch: str  # in the compiler's form: sm_90a, gfx906
+    model: str  # a typical card of that architecture, or the detected one
     warp: int
     multiprocessors: int
-    shared_per_block: int  # the most that one block can ask for, dynamic
+    shared_per_block: int  # the most dynamic shared memory that one block can request
     shared_per_sm: int
-    shared_reserved: int  # of each block's share, reserved by the system
+    shared_reserved: int  # reserved by the system for each block
     shared_granule: int
-    registers_per_sm: int  # 32-bit ones
+    registers_per_sm: int  # 32-bit registers
     registers_per_thread: int
     register_granule: int  # per thread
-    register_files: int  # a multiprocessor's registers lie in this many parts; a warp's are in one
+    register_files: int  # a multiprocessor's registers are divided into this many parts; a warp's are all in one
     threads_per_block: int
     threads_per_sm: int
     blocks_per_sm: int
     l2_bytes: int
     bandwidth_gbs: float
-    peaks: Rates  # of the fastest unit for the dtype: matrix units where the chip has them; dense
-    vector_peaks: Rates  # of plain arithmetic, packed where the chip supports it
+    peaks: Rates  # of the fastest unit for the dtype, such as matrix units; dense
+    vector_peaks: Rates  # of plain arithmetic, packed if the chip supports it
     features: tuple[str, ...]
 
     def has(self, *features: str) -> bool:
@@ -65,7 +65,7 @@ class Gpu(Target):
         return 2e-6
 
     def peak(self, dtype: str) -> float | None:
-        """GFLOP/s of the fastest unit; None when the chip does not compute in that format."""
+        """GFLOP/s of the fastest unit; None if the chip does not compute in that format."""
         return dict(self.peaks).get(dtype)
 
     def vector_peak(self, dtype: str) -> float | None:
@@ -95,7 +95,7 @@ class Gpu(Target):
 
 
 def by_name(cls: type[G], kind: str, word: str, arches: Mapping[str, Arch], cards: Mapping[str, Card]) -> G:
-    """The target `kind:word`, where the word is an architecture, meaning its first card, or a card."""
+    """The target `kind:word`, where the word is a card, or an architecture, which stands for its first card."""
     if word in cards:
         return from_card(cls, f"{kind}:{word}", newest(cards[word].arch, arches), arches, cards[word])
     if word not in arches:
@@ -107,7 +107,7 @@ def by_name(cls: type[G], kind: str, word: str, arches: Mapping[str, Arch], card
 
 
 def from_card(cls: type[G], name: str, arch: str, arches: Mapping[str, Arch], card: Card) -> G:
-    """A card's facts and its architecture's, as one target."""
+    """The facts of a card and of its architecture, as one target."""
     return cls(
         name=name,
         arch=arch,
@@ -122,7 +122,7 @@ def from_card(cls: type[G], name: str, arch: str, arches: Mapping[str, Arch], ca
 
 
 def newest(arch: str, arches: Mapping[str, Arch]) -> str:
-    """The variant of an architecture with all its instructions: sm_90a for sm_90. It runs on the same chips."""
+    """The variant of an architecture with all its instructions, such as sm_90a for sm_90. It runs on the same chips."""
     return arch + "a" if arch + "a" in arches else arch
 
 
@@ -158,7 +158,7 @@ class Cuda(Gpu):
 
 
 def parse_cuda(word: str) -> Cuda:
-    """The target of that architecture or card; needs no device."""
+    """The target of an architecture or card; needs no device."""
     return by_name(Cuda, "cuda", word, CUDA_ARCHES, CUDA_CARDS)
 
 
@@ -176,7 +176,7 @@ def _same(model: str) -> Card | None:
 
 
 def _scaled(model: str, arch: str, clock_mhz: int, multiprocessors: int) -> Card:
-    """A card that no table lists: its architecture's typical card with rates scaled by clock and multiprocessors."""
+    """A card that no table lists: its architecture's typical card, with rates scaled by clock and multiprocessors."""
     typical = next(card for card in CUDA_CARDS.values() if card.arch == arch)
     scale = multiprocessors * clock_mhz / (typical.multiprocessors * typical.clock_mhz)
     return replace(
@@ -195,12 +195,12 @@ class Hip(Gpu):
 
 
 def parse_hip(word: str) -> Hip:
-    """The target of that architecture or card; needs no device."""
+    """The target of an architecture or card; needs no device."""
     return by_name(Hip, "hip", word, HIP_ARCHES, HIP_CARDS)
 
 
 def found_hip(model: str, arch: str, limits: Mapping[str, Any]) -> Hip:
-    """The card that a driver describes; `limits` are fields of Hip. Rates are those of the card it is most like."""
+    """The card that a driver describes; `limits` are fields of Hip. Rates are those of the most similar card."""
     if arch not in HIP_ARCHES:
         raise BadInput(f"{model} is {arch}", allowed=f"one of {', '.join(HIP_ARCHES)}")
     similar = [card for card in HIP_CARDS.values() if card.arch == arch]
@@ -210,7 +210,7 @@ def found_hip(model: str, arch: str, limits: Mapping[str, Any]) -> Hip:
 
 
 def blocks_resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
-    """Blocks of that many threads, registers a thread and shared bytes that one multiprocessor holds at a time."""
+    """The blocks of that many threads, registers per thread and shared bytes that fit on one multiprocessor."""
     if threads > gpu.threads_per_block or registers > gpu.registers_per_thread or shared > gpu.shared_per_block:
         return 0
     warps = _ceil(threads, gpu.warp)
@@ -219,7 +219,7 @@ def blocks_resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
 
 
 def warps_by_registers(gpu: Gpu, registers: int) -> int:
-    """How many warps of threads with that many registers fit in one multiprocessor's registers."""
+    """How many warps, with that many registers per thread, fit into one multiprocessor's registers."""
     each = _round(max(registers, 1), gpu.register_granule) * gpu.warp
     return gpu.register_files * (gpu.registers_per_sm // gpu.register_files // each)
 

@@ -1,7 +1,7 @@
 """The CUDA driver and the HIP runtime through ctypes: one small interface, no package needed.
 
-The two APIs correspond, so they differ only in a table of names. The HIP side was never run on
-a device; the CUDA side was. A failed call raises DriverError, whose `sticky` says that the context is lost with it.
+The two APIs correspond, so they differ only in a table of names. The HIP side has never run on a device; the CUDA side
+has. A failed call raises DriverError, whose `sticky` means that the context is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape: TypeAlias = "tuple[Triple, Triple, Triple, int]"  # grid, block, cluster,
 
 @dataclass(frozen=True)
 class Api:
-    """Where the library is and how it spells what both have."""
+    """An API's library and its names for the common functions."""
 
     kind: str
     libraries: tuple[str, ...]
@@ -32,7 +32,7 @@ class Api:
     remedy: str
 
 
-# What both have: how CUDA and how HIP spell it, and its arguments.
+# Common functions: their names in CUDA and in HIP, and their arguments.
 _FUNCTIONS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "init": ("cuInit", "hipInit", (c_uint,)),
     "alloc": ("cuMemAlloc_v2", "hipMalloc", (c_void_p, c_size_t)),
@@ -58,7 +58,7 @@ _FUNCTIONS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "free_bytes": ("cuMemGetInfo_v2", "hipMemGetInfo", (c_void_p, c_void_p)),
 }
 _ARGUMENTS = {key: arguments for key, (_, _, arguments) in _FUNCTIONS.items()}
-# Illegal address, launch timeout, assert, and the faults of hardware and code from 714 to 720.
+# Illegal address, launch timeout, assert, and the faults from 714 to 720.
 _STICKY = (700, 702, 710, *range(714, 721), 999)
 CUDA = Api(
     kind="cuda",
@@ -82,11 +82,11 @@ APIS = {api.kind: api for api in (CUDA, HIP)}
 
 _CLUSTER, _PORTABLE_CLUSTER, _NON_PORTABLE = 4, 8, 14
 _OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-_NOT_READY = 600  # in both
+_NOT_READY = 600  # in both APIs
 
 
 class DriverError(DeepgenError):
-    """A call of the driver failed."""
+    """A failed call of the driver."""
 
     def __init__(self, code: int, name: str, call: str, api: Api) -> None:
         super().__init__(f"{call} failed: {name}")
@@ -115,7 +115,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Driver:
-    """One device of one process, in its primary context, which frameworks in the same process share."""
+    """One device in this process, in its primary context, which the process's frameworks share."""
 
     def __init__(self, api: Api, device: int = 0) -> None:
         self.api = api
@@ -127,7 +127,7 @@ class Driver:
         self.enter()
 
     def enter(self) -> None:
-        """Make the device's primary context the calling thread's."""
+        """Make the device's primary context current for the calling thread."""
         if self.api is HIP:
             self.check("hipSetDevice", self.library.hipSetDevice(self.device))
             return
@@ -167,13 +167,13 @@ class Driver:
         self._check("record", self._calls["record"](event, stream))
 
     def elapsed(self, start: int, end: int) -> float:
-        """Seconds between two events that have happened."""
+        """Seconds between two recorded events that have been reached."""
         milliseconds = c_float()
         self._check("elapsed", self._calls["elapsed"](byref(milliseconds), start, end))
         return milliseconds.value * 1e-3
 
     def stream(self) -> Stream:
-        """A new one, whose work waits for what the default stream was asked for before, and the other way round."""
+        """A new stream that synchronises with the default stream in both directions."""
         handle = c_void_p()
         self._check("stream", self._calls["stream"](byref(handle), 0))
         return handle.value or 0
@@ -182,17 +182,17 @@ class Driver:
         self._check("drop_stream", self._calls["drop_stream"](stream))
 
     def wait(self, event: int, stream: Stream) -> None:
-        """A stream continues once an event has happened."""
+        """Let a stream continue only after an event."""
         self._check("wait", self._calls["wait"](stream, event, 0))
 
     def profiled(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """What tells a profiler to begin, and to end. AMD's have no such calls: they record every launch."""
+        """The calls that start and stop a profiler. AMD's profilers have none, because they record every launch."""
         if self.api is HIP:
             return int, int
         return self.library.cuProfilerStart, self.library.cuProfilerStop
 
     def happened(self, event: int) -> bool:
-        """Whether the device has come to an event that was recorded."""
+        """Whether the device has reached a recorded event."""
         code = self._calls["query"](event)
         if code == _NOT_READY:
             return False
@@ -200,7 +200,7 @@ class Driver:
         return True
 
     def synchronize(self) -> None:
-        """Wait for all work; a fault of a kernel shows here."""
+        """Wait for all work; a fault in a kernel is reported here."""
         self._check("synchronize", self._calls["synchronize"]())
 
     def load(self, image: bytes) -> int:
@@ -217,13 +217,13 @@ class Driver:
         return handle.value or 0
 
     def symbol(self, module: int, name: str) -> tuple[int, int]:
-        """The address and the bytes of a module's global variable."""
+        """The address and size in bytes of a module's global variable."""
         pointer, size = c_void_p(), c_size_t()
         self._check("symbol", self._calls["symbol"](byref(pointer), byref(size), module, name.encode()))
         return pointer.value or 0, size.value
 
     def allow_shared(self, function: int, size: int) -> None:
-        """Let a kernel be launched with that much dynamic shared memory."""
+        """Allow launches of a kernel with that much dynamic shared memory."""
         self._check("set_attribute", self._calls["set_attribute"](function, self.api.dynamic_shared, size))
 
     def free_bytes(self) -> int:
@@ -232,7 +232,7 @@ class Driver:
         return free.value
 
     def raw(self, key: str) -> tuple[str, Any]:
-        """A function of the library, for C: what it is called, and itself."""
+        """A function of the library, for C: its name and the function itself."""
         return self.api.names[key], self._calls[key]
 
     def check(self, call: str, code: int) -> None:
@@ -259,16 +259,16 @@ class Driver:
 
 
 class DriverLaunch:
-    """A kernel with its launch shape and arguments in place. `fire` is one call of the driver and nothing else."""
+    """A kernel with its launch shape and arguments bound. `fire` is just one call of the driver."""
 
     def __init__(
         self, driver: Driver, function: int, shape: Shape, values: Sequence[Any], overlaps: bool = False
     ) -> None:
         """`values`: the arguments as ctypes objects, which may be changed between launches. A launch that `overlaps`
-        may begin before the one ahead of it has ended.
+        may begin before the previous one has ended.
 
-        `name`, `call`, `cells` and `stream_at` are what C needs to do as `fire` does: the driver's function, its
-        arguments, eight bytes each, and the address of the stream's handle.
+        `name`, `call`, `cells` and `stream_at` let C code do the same as `fire`: the driver's function, its arguments
+        of eight bytes each, and the address of the stream's handle.
         """
         grid, block, cluster, shared = shape
         self._driver, self._values = driver, tuple(values)
@@ -281,7 +281,7 @@ class DriverLaunch:
             self.cells = _cells(function, *grid, *block, shared, 0, ctypes.addressof(params), 0)
             self.stream_at = ctypes.addressof(self.cells) + 8 * 8
             return
-        # Four arguments instead of eleven: half the cost of the call from Python.
+        # Four arguments instead of eleven, which halves the cost of the call from Python.
         asked = [(_CLUSTER, cluster)] if any(size > 1 for size in cluster) else []
         asked += [(_OVERLAPS, (1, 0, 0))] if overlaps else []
         attributes = (LaunchAttribute(key, 0, (c_uint * 16)(*value)) for key, value in asked)
@@ -298,7 +298,7 @@ class DriverLaunch:
         self.stream_at = ctypes.addressof(self._config) + LaunchConfig.stream.offset
 
     def on(self, stream: Stream) -> None:
-        """Put the launch on another stream."""
+        """Move the launch to another stream."""
         if self._driver.api is HIP:
             self._stream.value = stream
         else:

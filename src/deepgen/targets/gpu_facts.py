@@ -1,16 +1,16 @@
-"""GPU facts as data: what an architecture allows, and what cards of it have.
+"""GPU facts as data: the limits of architectures, and the facts of cards.
 
-Limits of CUDA architectures are those of the table of technical specifications per compute capability in NVIDIA's CUDA
-C++ Programming Guide; granules are those of the CUDA occupancy calculator. Limits of AMD architectures are from LLVM's
-user guide for the AMDGPU backend, AMD's ISA documents and ROCm's table of accelerator and GPU hardware specifications.
-Cards are as the vendors' datasheets and whitepapers give them: dense rates, boost clocks. For the Hygon DCU Z100 the
-vendor publishes little: 64 compute units, 32 GB at 1024 GB/s and clocks of up to 1.7 GHz (f32) and 1.5 GHz (f64), from
-its prospectus; its rates follow from these and the instruction set, which is that of gfx906.
+Limits of CUDA architectures are from the table of technical specifications per compute capability in NVIDIA's CUDA C++
+Programming Guide; granules are from the CUDA occupancy calculator. Limits of AMD architectures are from LLVM's user
+guide for the AMDGPU backend, AMD's ISA documents and ROCm's table of accelerator and GPU hardware specifications. Facts
+of cards are from the vendors' datasheets and whitepapers: dense rates, boost clocks. The vendor publishes little about
+the Hygon DCU Z100: 64 compute units, 32 GB at 1024 GB/s and clocks of up to 1.7 GHz (f32) and 1.5 GHz (f64), from its
+prospectus; its rates are derived from these and the instruction set, which is that of gfx906.
 
-Compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared memory,
-registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
+These facts were compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared
+memory, registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
 LDS, L2 and register files of all Instincts here); https://hmc-tech.com (V100, A100, H100, H200, B200: multiprocessors,
-clocks, rates, bandwidth). For the rates of the others no second source was found.
+clocks, rates, bandwidth). No second source was found for the rates of the other cards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Arch:
-    """What every card of an architecture allows."""
+    """The limits of an architecture."""
 
     shared_per_block: int
     shared_per_sm: int
@@ -47,15 +47,15 @@ class Card:
     arch: str
     model: str
     multiprocessors: int
-    clock_mhz: int  # to which the rates belong
+    clock_mhz: int  # for which the rates hold
     l2_bytes: int
     bandwidth_gbs: float
     vector: Mapping[str, float]
-    matrix: Mapping[str, float]  # matrix units, where there are any
+    matrix: Mapping[str, float]  # of matrix units, if there are any
 
 
 def _cuda(shared: int, threads: int, blocks: int, features: tuple[str, ...]) -> Arch:
-    """`shared`: KiB of a multiprocessor. From sm_80 on a block can have all of it but one KiB, kept by the system."""
+    """`shared`: KiB per multiprocessor. From sm_80 on, a block can use all of it except one KiB for the system."""
     recent = "cp_async" in features
     reserved = _KIB if recent else 0
     return Arch(
@@ -74,7 +74,7 @@ _SM75 = (*_SM70, "ldmatrix", "mma_i8")
 _SM80 = (*_SM75, "cp_async", "bf16x2", "mma_bf16", "mma_tf32", "mma_f64", "reduce_add")
 _SM89 = (*_SM80, "mma_f8")
 _TMA = ("cluster", "tma", "stmatrix")
-# Server chips from sm_90 on have 8-bit floats in larger products only: the compiler widens warp-wide ones to f16.
+# Server chips from sm_90 on have 8-bit floats only in larger products: the compiler widens warp-wide ones to f16.
 _SM90 = (*_SM89, *_TMA, "mma_f8_widened")
 _SM100 = (*_SM90, "ffma2")
 _SM120 = (*_SM89, *_TMA, "ffma2")
@@ -96,7 +96,7 @@ CUDA_ARCHES: Mapping[str, Arch] = {
     "sm_120a": _cuda(100, 1536, 24, (*_SM120, "setmaxnreg")),
 }
 
-# The first card of an architecture is the typical one. Sixteen-bit rates accumulate in f32, and so do 8-bit floats.
+# The first card of an architecture is the typical one. Rates of 16-bit and 8-bit floats are for accumulation in f32.
 CUDA_CARDS: Mapping[str, Card] = {
     "v100": Card("sm_70", "NVIDIA V100 SXM2", 80, 1530, 6 * _MIB, 900.0,
                  {"f64": 7.8, "f32": 15.7, "f16": 31.3, "i8": 62.7}, {"f16": 125.0}),
@@ -141,8 +141,8 @@ _RDNA = {"warp": 32, "shared_granule": 512, "registers_per_thread": 256, "regist
 _LDS = 64 * _KIB
 _DOTS = ("half2", "dot2", "dot4", "dot8")
 
-# gfx908 and newer have as many accumulation registers again, which only matrix instructions use well; from gfx90a on
-# both kinds are one file. RDNA's two compute units of a workgroup processor are counted apart, each with half its LDS.
+# gfx908 and newer have as many accumulation registers, which only matrix instructions use well; from gfx90a on both
+# kinds are one file. The two compute units of an RDNA workgroup processor count separately, each with half its LDS.
 HIP_ARCHES: Mapping[str, Arch] = {
     "gfx906": Arch(_LDS, _LDS, 2560, 16, _DOTS, **_GCN),
     "gfx908": Arch(_LDS, _LDS, 2560, 16, (*_DOTS, "mfma", "dot2_f32_bf16"), **_GCN),

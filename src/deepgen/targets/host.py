@@ -31,13 +31,13 @@ def processor() -> Cpu:
 
 
 def x86() -> X86:
-    """This machine's CPU, which must be an x86-64."""
+    """This machine's CPU, which must be an x86-64 CPU."""
     _require(X86, "an x86-64 CPU")
     return x86_facts.x86_from_facts(_cpuinfo(), cache_sizes(), usable_cores(), tiles=may_use_tiles())
 
 
 def arm() -> Arm:
-    """This machine's CPU, which must be a 64-bit Arm."""
+    """This machine's CPU, which must be a 64-bit Arm CPU."""
     _require(Arm, "a 64-bit Arm CPU")
     return arm_facts.arm_from_facts(_cpuinfo(), cache_sizes(), usable_cores())
 
@@ -58,7 +58,7 @@ def _require(kind: type[Cpu], words: str) -> None:
 
 
 def machine() -> str:
-    """The architecture's name as in compilers: x86_64, aarch64."""
+    """The architecture's name in compilers: x86_64, aarch64."""
     name = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
@@ -79,12 +79,12 @@ def may_use_tiles() -> bool:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, which in a container are fewer than the machine has."""
+    """Cores that this process may run on; in a container these may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
-    """Bytes of L1d, L2 and L3 as one core sees them."""
+    """Bytes of L1d, L2 and L3 as seen by one core."""
     sizes = {}
     for index in sorted(root.glob("index*")):
         try:
@@ -110,8 +110,8 @@ def memory_bytes() -> int | None:
 _CUDA_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl-gpu"))
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _HYGON = 0x1D94  # PCI vendor
-_FRAMEBUFFER = ("1", "2")  # types of amdkfd's heaps: the card's own memory, visible to the host or not
-# CUdevice_attribute, by the fields of a target that it fills.
+_FRAMEBUFFER = ("1", "2")  # heap types of amdkfd: the card's own memory, visible to the host or not
+# CUdevice_attribute codes, by the target's fields that they fill.
 _ATTRIBUTES = {
     "threads_per_block": 1,
     "warp": 10,
@@ -133,7 +133,7 @@ def has_cuda() -> bool:
 
 
 def cuda(device: int = 0) -> Cuda:
-    """The card of that number."""
+    """The card with this number."""
     driver = _driver()
     if driver is None:
         raise Missing(
@@ -153,7 +153,7 @@ def cuda(device: int = 0) -> Cuda:
 
 
 def gpu_memory_bytes(target: Target, device: int = 0, nodes: Path | None = None) -> int | None:
-    """The memory of the card that such kernels run on here; None if there is no card or it does not report it."""
+    """The memory of the card that runs such kernels here; None if there is no card or it is not reported."""
     if isinstance(target, Cuda):
         driver, size = _driver(), ctypes.c_size_t()
         answered = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0
@@ -167,7 +167,7 @@ def has_hip(nodes: Path = _KFD_NODES) -> bool:
 
 
 def hip(device: int = 0, nodes: Path = _KFD_NODES) -> Hip:
-    """The card of that number, as the kernel's driver describes it."""
+    """The card with this number, as described by the kernel driver."""
     cards = _kfd(nodes)
     if device >= len(cards):
         raise Missing(
@@ -202,7 +202,7 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def _kfd(nodes: Path) -> list[dict[str, int]]:
-    """The properties of the nodes that are GPUs; CPUs are nodes too, with no SIMD units."""
+    """The properties of the nodes that are GPUs; CPUs are nodes too, but without SIMD units."""
     out = []
     for node in sorted(nodes.glob("*"), key=lambda path: (len(path.name), path.name)):
         try:

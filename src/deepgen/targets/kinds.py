@@ -1,4 +1,4 @@
-"""The kinds of targets: how each is named, read back, and found on this machine."""
+"""The kinds of targets: how each is parsed, read from JSON, and detected on this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from deepgen.vocabulary.registry import Registry
 
 @dataclass(frozen=True)
 class Kind:
-    """What the part before the colon of a target's name stands for."""
+    """A kind of target: the part before the colon of its name."""
 
     parse: Callable[[str], Target]  # the target of an architecture or a card: the part after the colon
     from_json: Callable[[Mapping[str, Any]], Target]
-    look: Callable[[], Target] | None = None  # the device of this machine, or Missing; None: it needs none
-    on_host: Callable[[Target, str], Target] | None = None  # the target on a host that SSH reaches; None: only here
+    look: Callable[[], Target] | None = None  # the device of this machine, or Missing; None: no device is needed
+    on_host: Callable[[Target, str], Target] | None = None  # the target on a host reached over SSH; None: only here
 
 
 def x86() -> Kind:

@@ -14,17 +14,17 @@ from deepgen.vocabulary.json import JsonObject
 
 @dataclass(frozen=True)
 class Board:
-    """One chip. Caches are in bytes, as one core sees them; 0 where a source gives none."""
+    """One chip. Cache sizes are in bytes, as seen by one core; 0 if the source gives none."""
 
     model: str
-    vlen: int  # bits of a vector register
+    vlen: int  # bits per vector register
     cores: int
     mhz: int
     l1d_bytes: int
     l2_bytes: int
     l3_bytes: int
     extensions: tuple[str, ...]  # beyond rv64gcv
-    costs: str  # the table of `costs.py` that weights its instructions
+    costs: str  # the table that weights its instructions
     sources: tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ BOARDS: Mapping[str, Board] = {
         l2_bytes=2 << 20,
         l3_bytes=64 << 20,
         extensions=(),
-        costs="lmul",  # no table of this core has been published
+        costs="lmul",  # no table for this core has been published
         sources=("all facts: N. Brown, An evaluation of the Sophon SG2044, arXiv:2508.13840, section 2.1",),
     ),
     "p670": Board(
@@ -78,26 +78,26 @@ BOARDS: Mapping[str, Board] = {
 _BASE = "rv64gcv"
 _LENGTHS = {f"zvl{bits}b": bits for bits in (128, 256, 512, 1024)}
 _OPTIONAL = ("zvfh", "zvfbfwma")
-_HOST = "host"  # the word in a name
-_MHZ = 1000  # of an architecture without a board, so that a cycle of its costs is a nanosecond
+_HOST = "host"  # keyword in a name
+_MHZ = 1000  # for an architecture without a board, so that one cycle of its costs is a nanosecond
 
 
 @dataclass(frozen=True)
 class Riscv(Cpu):
-    """One core of a 64-bit RISC-V CPU with vectors: a board that is reached by SSH, or else qemu."""
+    """One core of a 64-bit RISC-V CPU with vectors: a board reached over SSH, or else qemu."""
 
     runner: ClassVar[str] = "riscv"
-    computes: ClassVar[bool] = False  # its kernels cannot be called from this machine's processes
-    shares_cores_with_builds: ClassVar[bool] = False  # instructions are counted, which nothing disturbs
+    computes: ClassVar[bool] = False  # its kernels cannot be called from processes on this machine
+    shares_cores_with_builds: ClassVar[bool] = False  # instruction counts cannot be disturbed
     own_kind: ClassVar[str] = "riscv"
     machine: ClassVar[str] = "riscv64"
     family: ClassVar[str] = "64-bit RISC-V with vectors"
     features: ClassVar[tuple[str, ...]] = ("v", *_LENGTHS, *_OPTIONAL)
     arches: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
-    vlen: int = 128  # bits of a vector register; code for it also runs where registers are longer
+    vlen: int = 128  # bits per vector register; the code also runs with longer registers
     mhz: int = _MHZ
-    costs: str = "lmul"  # the table that weights counts of instructions
+    costs: str = "lmul"  # the table that weights instruction counts
     host: str = ""  # USER@HOST[:PORT] of a board; empty: qemu on this machine
 
     @property
@@ -126,14 +126,14 @@ class Riscv(Cpu):
 
     @property
     def march(self) -> str:
-        """The architecture as compilers are told."""
+        """The architecture string for compilers."""
         return "_".join((_BASE, *(feature for feature in self.isa if feature != "v")))
 
     def runs_on(self, device: Target) -> bool:
         return isinstance(device, Riscv) and device.vlen >= self.vlen and set(self._optional()) <= set(device.isa)
 
     def build_facts(self) -> JsonObject:
-        # The same programs run in every place.
+        # The same programs run on every host.
         return {"name": self.name.partition(",")[0], "march": self.march}
 
     def describe(self) -> str:
@@ -145,7 +145,7 @@ class Riscv(Cpu):
 
 
 def on_board(target: Target, host: str) -> Riscv:
-    """The same target on a board that SSH reaches as USER@HOST[:PORT]."""
+    """The same target on a board reached over SSH as USER@HOST[:PORT]."""
     assert isinstance(target, Riscv)
     if target.host:
         raise BadInput(f"{target.name} is on {target.host}, but {host} is named too", allowed="one host")
@@ -153,7 +153,7 @@ def on_board(target: Target, host: str) -> Riscv:
 
 
 def parse_riscv(arch: str) -> Riscv:
-    """The target of an architecture string or a board's name; `,host=USER@HOST` names where kernels run."""
+    """The target of an architecture string or a board's name; `,host=USER@HOST` names the host that runs kernels."""
     arch, comma, host = arch.partition(f",{_HOST}=")
     if comma:
         return on_board(parse_riscv(arch), host)
@@ -162,7 +162,7 @@ def parse_riscv(arch: str) -> Riscv:
             name=f"riscv:{arch}",
             model=board.model,
             isa=("v", f"zvl{board.vlen}b", *board.extensions),
-            cores=1,  # what qemu can tell of: counts of several cores are not a time
+            cores=1,  # qemu cannot measure more: counts of several cores are not a time
             l1d_bytes=board.l1d_bytes,
             l2_bytes=board.l2_bytes,
             l3_bytes=board.l3_bytes,
@@ -184,7 +184,7 @@ def parse_riscv(arch: str) -> Riscv:
         model=f"a {_BASE} core",
         isa=("v", lengths[0], *optional),
         cores=1,
-        # Those of small cores of today, such as the X60.
+        # Typical of current small cores, such as the X60.
         l1d_bytes=32 << 10,
         l2_bytes=512 << 10,
         l3_bytes=0,
@@ -203,8 +203,8 @@ CLASSES = (*SCALAR, *VECTOR)
 
 @dataclass(frozen=True)
 class Costs:
-    """`each`: cycles of one instruction without vectors. `register`: cycles for each vector register that one works on,
-    where a part of a register costs as much as a whole one. Classes that are not named cost 1."""
+    """Instruction costs. `each`: cycles of a scalar instruction. `register`: cycles per vector register that an
+    instruction works on; a part of a register costs as much as a whole one. Classes without an entry cost 1."""
 
     name: str
     source: str
@@ -212,7 +212,7 @@ class Costs:
     register: Mapping[str, float] = field(default_factory=dict)
 
     def cycles(self, kind: str, registers: float) -> float:
-        """Of one instruction that works on that many registers; 0 where it has no vectors."""
+        """The cycles of one instruction that works on that many vector registers (0 for scalar instructions)."""
         if kind in SCALAR:
             return self.each.get(kind, 1.0)
         return self.register.get(kind, 1.0) * max(registers, 1.0)

@@ -39,8 +39,8 @@ class Sim(Target):
     noise: float = 0.02  # standard deviation of a sample, as a share of the true time
     seed: int = 0  # a different seed gives a different landscape
     faults: float = 0.0  # share of configs that end in a fault, one verdict each
-    gap: float = -1.0  # 0 or more: two values of SWIZZLE are good, one `gap` slower than the other; all else is flat
-    build_seconds: float = 0.0  # mean of the lognormal wall time of a build
+    gap: float = -1.0  # if >= 0: two values of SWIZZLE are good, one `gap` slower than the other; the rest is flat
+    build_seconds: float = 0.0  # mean of the lognormal build time
     measure_seconds: float = 0.0  # the same for a measurement
     peak_gflops: float = 1000.0
 
@@ -56,7 +56,7 @@ class Sim(Target):
 
 
 def parse_sim(options: str) -> Sim:
-    """The simulated device that the part of its name after the colon describes."""
+    """The simulated device described by the part of its name after the colon."""
     types: dict[str, Any] = {f.name: type(f.default) for f in fields(Sim) if f.name != "name"}
     values: dict[str, Any] = {}
     for word in filter(None, options.split(",")):
@@ -78,13 +78,13 @@ def fault(sim: Sim, config: Mapping[str, Any]) -> Verdict | None:
 
 
 def true_seconds(sim: Sim, flops: int, config: Mapping[str, Any]) -> float:
-    """The time of a config without noise: a valley in each knob, pairs that interact, and small ruggedness."""
+    """The time of a config without noise: a valley in each knob, interacting pairs, and small ruggedness."""
     if sim.gap >= 0.0:
         return flops / (sim.peak_gflops * 1e9) * _two_optima(sim, config)
     slowdown = 1.0
     names = sorted(config)
     for i, name in enumerate(names):
-        best = _uniform(sim.seed, "best", name) * 3.0 + 3.0  # the valley lies between 2**3 and 2**6
+        best = _uniform(sim.seed, "best", name) * 3.0 + 3.0  # the valley is between 2**3 and 2**6
         distance = _height(config[name]) - best
         slowdown += 0.12 * distance * distance
         other = names[(i + 1) % len(names)]
@@ -94,8 +94,8 @@ def true_seconds(sim: Sim, flops: int, config: Mapping[str, Any]) -> float:
 
 
 def noisy(sim: Sim, seconds: float, key: str, count: int) -> list[float]:
-    """Samples around the true time: lognormal, so that slow outliers are likelier than fast ones."""
-    import numpy as np  # here: commands that only read studies do not wait for it
+    """Samples around the true time: lognormal, so that slow outliers are more likely than fast ones."""
+    import numpy as np  # imported late: commands that only read studies do not wait for it
 
     rng = np.random.default_rng(int(digest([sim.seed, key], 16), 16))
     return [float(s) for s in seconds * np.exp(sim.noise * rng.standard_normal(count))]
@@ -113,7 +113,7 @@ def duration(mean: float, key: str) -> float:
 
 
 def _two_optima(sim: Sim, config: Mapping[str, Any]) -> float:
-    """Two good values of one knob, `gap` apart; the seed decides which one is better."""
+    """Two good values of one knob, `gap` apart; the seed determines which one is better."""
     first, second = (0, 1) if sim.seed % 2 == 0 else (1, 0)
     return {first: 1.0, second: 1.0 + sim.gap}.get(config.get("SWIZZLE", -1), 1.5)
 

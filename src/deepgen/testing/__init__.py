@@ -39,7 +39,7 @@ _WHERE = {
     "StrategySuite": "strategies",
     "TargetSuite": "targets",
 }
-# Before they are imported, so that a failure shows the values that differ.
+# Before they are imported, so that a failure shows the differing values.
 pytest.register_assert_rewrite(*(f"deepgen.testing.{module}" for module in {*_WHERE.values()}))
 
 

@@ -1,4 +1,4 @@
-"""What every engine must satisfy: it runs trials on the simulated device with the verdicts that they deserve."""
+"""What every engine must satisfy: it runs trials on the simulated device and returns the expected verdicts."""
 
 from __future__ import annotations
 

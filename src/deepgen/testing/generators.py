@@ -1,4 +1,4 @@
-"""What every generator must satisfy, for each operator and target that it serves."""
+"""What every generator must satisfy, for each operator and target that it supports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.vocabulary import Kernel
 
 
 class GeneratorSuite:
-    """Tests of generators. A subclass gives some, with the operators and the names of the targets to try them on."""
+    """Tests of generators. A subclass lists them, with the operators and target names to test them on."""
 
     generators: ClassVar[Sequence[Generator]]
     operators: ClassVar[Sequence[Operator]]
@@ -24,11 +24,11 @@ class GeneratorSuite:
     _spaces: ClassVar[dict[tuple[str, str, str], Space]] = {}
 
     def is_tried(self, family: Generator, place: int, target: str) -> bool:
-        """Whether a generator is tried on a target with the operator at this place; False saves time."""
+        """Whether a generator is tested on a target with the operator at this index; False saves time."""
         return True
 
     def sampled(self, family: Generator) -> int:
-        """How many configs of each space are emitted."""
+        """The number of configs of each space that are emitted."""
         return 25
 
     def cases(self) -> Iterator[tuple[Generator, Operator, Target]]:
@@ -48,7 +48,7 @@ class GeneratorSuite:
             metafunc.parametrize(("family", "operator", "target"), cases)
 
     def _space_of(self, family: Generator, operator: Operator, target: Target) -> Space:
-        """Compiled once for all tests."""
+        """The space, built once for all tests."""
         key = family.name, operator.slug(), target.name
         if key not in self._spaces:
             self._spaces[key] = family.space(operator, target)

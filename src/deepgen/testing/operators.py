@@ -16,7 +16,7 @@ from deepgen.vocabulary.dtypes import narrow
 
 
 class OperatorSuite:
-    """Tests of operators. A subclass names small problems: the reference of a large one takes seconds."""
+    """Tests of operators. A subclass lists small problems, since the reference of a large one takes seconds."""
 
     operators: ClassVar[Sequence[Operator]]
 

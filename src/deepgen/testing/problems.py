@@ -1,4 +1,4 @@
-"""The problems on which operators and generators are tried: deepgen's own, and the examples of installed plug-ins."""
+"""The problems for tests of operators and generators: deepgen's own, and the examples of installed plug-ins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OWN: list[Operator] = [
 ]
 PLUGGED = [example for kind in OPERATORS.working() if kind.name not in OPERATORS.own for example in kind.examples()]
 PROBLEMS = [*OWN, *PLUGGED]
-# The other operators that expressions tell: all are served by the same family, which needs no more examples than above.
+# The other operators defined by expressions: one family serves them all, and needs no more examples than above.
 EXPRESSED: list[Operator] = [
     dg.operator("bmm", B=3, M=20, N=17, K=33, dtype="f16", epilogue="bias,relu"),
     dg.operator("gemv", M=50, K=333),

@@ -15,7 +15,7 @@ BAD = (Verdict.WRONG, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.OUT_OF_MEMORY,
 
 @dataclass
 class RunnerCase:
-    """A runner with built kernels of an operator that are correct, and such that are not: two of each at least."""
+    """A runner with built kernels of an operator, at least two correct ones and two incorrect ones."""
 
     runner: Runner
     operator: Operator

@@ -51,7 +51,7 @@ def sim_space() -> Space:
 
 @lru_cache
 def odd_space() -> Space:
-    """Knobs of every kind: words, orders, truths, and one that exists only under a condition."""
+    """Knobs of every kind: words, permutations, booleans, and one that exists only under a condition."""
     space = Space("odd")
     tile = space.knob("TILE", [1, 3, 8, 48, 64])
     space.permutation("ORDER", ("m", "n", "k"))
@@ -64,7 +64,7 @@ def odd_space() -> Space:
     return space
 
 
-# A study knows two more ends of a trial than the simulated device.
+# A study has two more kinds of failure than the simulated device.
 OTHER_ENDS = {Verdict.TIMED_OUT: Verdict.NOT_RUN, Verdict.CRASHED: Verdict.UNSTABLE}
 
 
@@ -88,7 +88,7 @@ def drive(strategy: Strategy, space: Space, asks: list[int], first: int = 0) -> 
 
 
 class StrategySuite:
-    """Tests of strategies. A subclass gives some: names, or classes."""
+    """Tests of strategies. A subclass lists names or classes."""
 
     strategies: ClassVar[Sequence[str | StrategyKind]]
 
@@ -134,10 +134,10 @@ class StrategySuite:
     def test_a_search_resumed_after_any_event_goes_on_the_same(
         self, strategy_kind: str | StrategyKind, seed: int, moves: list[tuple[int, int]]
     ) -> None:
-        """Asks and tells in any rhythm, as studies record them: after any prefix the next proposals are the same."""
+        """Asks and tells in any order, as studies record them: after any prefix the next proposals are the same."""
         space = small_space()
         events: list[tuple[str, Any]] = []
-        states: dict[int, Any] = {}  # after so many events, where a strategy tells it
+        states: dict[int, Any] = {}  # after that many events, if the strategy can save its state
         strategy = search.make(strategy_kind, Setting(space, seed=seed))
         asked: list[dict[str, Any]] = []
         reported = 0
@@ -154,7 +154,7 @@ class StrategySuite:
                 reported += 1
         ranks = [space.rank(c) for c in asked]
         assert len(ranks) == len(set(ranks))
-        for end, state in states.items():  # the quick way: from the state that the ask before left
+        for end, state in states.items():  # the fast way: from the state saved after the previous ask
             before = events[:end]
             proposed = [space.rank(c) for kind, what in before if kind == "ask" for c in what[1]]
             again = search.make(strategy_kind, Setting(space, seed=seed))

@@ -13,7 +13,7 @@ from deepgen.targets import Target
 
 
 class TargetSuite:
-    """Tests of targets. A subclass gives the names of some."""
+    """Tests of targets. A subclass lists their names."""
 
     names: ClassVar[Sequence[str]]
 

@@ -1,8 +1,8 @@
 """The interface of toolchains in any language: limits, results and failures of a build.
 
-Compilers have flags that run programs (`-wrapper`, `-B`), load plug-ins, and read or write other files. A kernel that a
-generator emits here may have any flag; one that was read from a folder may only have those that deepgen's own
-generators use and plain optimisation flags.
+Some compiler flags run programs (`-wrapper`, `-B`), load plug-ins, or read and write other files. A kernel emitted here
+by a generator may have any flag; one read from a folder may only have plain optimisation flags and those that deepgen's
+own generators use.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, LaunchPlan,
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """How much a build may take before it is stopped."""
+    """The limits of a build before it is stopped."""
 
-    wall_seconds: float = 120.0  # does not tick while builds are paused
-    cpu_seconds: int = 120  # of each process
-    memory_bytes: int = 4 << 30  # of each process
-    log_bytes: int = 64 << 10  # kept of what the compiler prints: the first and the last half of it
-    output_bytes: int = 16 << 20  # printed; a compiler that prints more is broken and is stopped
-    file_bytes: int = 1 << 30  # of each file written
+    wall_seconds: float = 120.0  # not counted while builds are paused
+    cpu_seconds: int = 120  # per process
+    memory_bytes: int = 4 << 30  # per process
+    log_bytes: int = 64 << 10  # of compiler output that is kept: its first and last half
+    output_bytes: int = 16 << 20  # of compiler output; a compiler that prints more is stopped
+    file_bytes: int = 1 << 30  # per written file
 
 
 class BuildError(DeepgenError):
-    """A kernel that could not be built: the verdict, one sentence, and what the compiler printed."""
+    """A kernel that could not be built: the verdict, one sentence, and the compiler's output."""
 
     def __init__(self, verdict: Verdict, detail: str, log: str = "", *, transient: bool = False) -> None:
         super().__init__(detail)
         self.verdict, self.detail, self.log = verdict, detail, log
-        self.transient = transient  # the machine's fault rather than the kernel's: worth one more try
+        self.transient = transient  # the machine's fault rather than the kernel's: worth another attempt
 
     @property
     def lasting(self) -> bool:
@@ -46,26 +46,26 @@ class BuildError(DeepgenError):
 
 @dataclass(frozen=True)
 class Built:
-    """What a toolchain leaves in the work folder."""
+    """The result of a build in the work folder."""
 
-    binary: str  # a name in the folder
+    binary: str  # file name in the folder
     format: str  # so, cubin, hsaco, riscv, sim
     facts: Mapping[str, Json] = field(default_factory=dict)
     log: str = ""
-    plan: LaunchPlan | None = None  # the kernel's, completed: entry, shared bytes, threads where only it knows them
-    beside: tuple[str, ...] = ()  # other files of the folder that stay with the binary
+    plan: LaunchPlan | None = None  # the kernel's plan, completed: entry, shared bytes, threads if only it knows them
+    beside: tuple[str, ...] = ()  # other files of the folder to keep with the binary
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What builds the same binary without deepgen, in a folder with the kernel's sources."""
+    """How to build the same binary without deepgen, in a folder with the kernel's sources."""
 
     command: tuple[str, ...]
-    files: Mapping[str, str] = field(default_factory=dict)  # that the command needs there, too
+    files: Mapping[str, str] = field(default_factory=dict)  # other files that the command needs there
 
 
 class Toolchain(Protocol):
-    """Turns the kernels of one language into binaries."""
+    """Builds the kernels of one language."""
 
     @property
     def name(self) -> str: ...
@@ -75,12 +75,12 @@ class Toolchain(Protocol):
 
     @property
     def path(self) -> str:
-        """The executable; empty when there is none."""
+        """The executable; empty if there is none."""
         ...
 
     @property
     def id(self) -> str:
-        """Changes whenever the same kernel might build to different code."""
+        """An id that changes whenever the same kernel might be built to different code."""
         ...
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
@@ -92,7 +92,7 @@ class Toolchain(Protocol):
         ...
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
-        """How to build it without deepgen; None if that is not possible."""
+        """How to build it without deepgen; None if that is impossible."""
         ...
 
 
@@ -103,7 +103,7 @@ _MATHS = (
     r"|peel-loops|vectorize|tree-vectorize|tree-loop-vectorize|slp-vectorize|tree-slp-vectorize|inline-functions"
     r"|inline|schedule-insns2?|prefetch-loop-arrays|ivopts|gcse|openmp-simd|PIC)|-ffp-contract=(fast|on|off)"
 )
-# Not -mllvm, whose next word is for the optimiser: it loads plug-ins.
+# Not -mllvm, which passes the next word to the optimiser: that can load plug-ins.
 _MACHINE = r"-m(?!llvm)(no-)?[a-z0-9][a-z0-9.-]*|-m(arch|cpu|tune|fpu|abi|prefer-vector-width|cmodel)=[\w.+-]+"
 _OPTIMISE = r"-O([0-3sgz]|fast)?"
 _C = (
@@ -132,13 +132,13 @@ ALLOWED = "plain flags such as -O3, -mavx2, -ffast-math, -DNAME=1; only a genera
 
 
 def strange_flag(language: str, flags: Iterable[str]) -> str | None:
-    """The first flag that is not on the list for the language, if there is one."""
+    """The first flag that is not on the language's list, or None."""
     plain = "|".join(f"(?:{pattern})" for pattern in _PLAIN[language]) if language in _PLAIN else None
     return next((flag for flag in flags if plain is None or not re.fullmatch(plain, flag)), None)
 
 
 def require_plain(kernel: Kernel, where: str) -> None:
-    """Raises BadInput for a flag that a kernel out of a file may not have."""
+    """Raises BadInput for a flag that is not allowed in a kernel from a file."""
     if kernel.language == "triton":
         what = f"its kernel {kernel.name[:60]!r} is in Triton: building it would run its code"
         raise BadInput(what, where=where, allowed="use a kernel that is already built, or tune one here")

@@ -1,9 +1,9 @@
-"""A cache of built kernels, keyed by what they were built from.
+"""A cache of built kernels, keyed by their build inputs.
 
 An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleaned up and renamed into place, so that
-it exists completely or not at all, even with several writers. It has `entry.json` and the binary. The entry has the
-binary's hash, so a truncated or modified binary counts as missing. So nothing waits for the disk: what a power failure
-damages is rebuilt. The modification time of `entry.json` is when the entry was last used.
+it exists completely or not at all, even with several writers. It contains `entry.json` and the binary. The entry has
+the binary's hash, so a truncated or modified binary counts as missing. Writes are therefore not synced to disk: entries
+damaged by a power failure are rebuilt. The modification time of `entry.json` is when the entry was last used.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, folders
 from deepgen.vocabulary.folders import Scratch, link_or_copy
 from deepgen.vocabulary.json import JsonObject
 
-_FORMAT = 1  # of entries; another number is another key
+_FORMAT = 1  # of entries; another format gives other keys
 _ENTRY = "entry.json"
 _WORK = "work"
-_ABANDONED_SECONDS = 86400.0  # work folders this old that nobody ever owned were left by a process that was killed
-_TORN = (OSError, ValueError, RecursionError, KeyError, TypeError)  # what reading a damaged entry may raise
+_ABANDONED_SECONDS = 86400.0  # work folders of this age that never had an owner are leftovers of killed processes
+_TORN = (OSError, ValueError, RecursionError, KeyError, TypeError)  # errors that reading a damaged entry may raise
 _log = logging.getLogger(__name__)
-_temporary: list[Scratch] = []  # instead of folders that cannot be written, until this process ends
+_temporary: list[Scratch] = []  # replacements for folders that cannot be written, until this process ends
 
 
 def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:
-    """What a binary depends on: the kernel, the toolchain and the target's facts that reach the compiler."""
+    """The key of a binary: the kernel, the toolchain and the target's facts that the compiler uses."""
     return digest({"format": _FORMAT, "kernel": kernel.id, "toolchain": toolchain.id, "target": target.build_facts()})
 
 
 @dataclass(frozen=True)
 class _Use:
-    """One entry as `trim` sees it."""
+    """The use of one entry, for `trim`."""
 
     last: float
     bytes: int
@@ -51,10 +51,10 @@ class _Use:
 
 
 class Cache:
-    """A folder of built kernels that any number of processes share.
+    """A folder of built kernels, shared by any number of processes.
 
-    When the folder cannot be written (a full disk, a read-only one), builds go to a temporary folder that lives as
-    long as this process; `trouble` says so in a sentence.
+    When the folder cannot be written (a full disk, a read-only one), builds go to a temporary folder that exists until
+    this process ends; `trouble` then says so.
     """
 
     def __init__(self, folder: Path | str, max_bytes: int = 8 << 30) -> None:
@@ -63,12 +63,12 @@ class Cache:
         self.trouble: str | None = None
         self._lock = threading.Lock()
         self._roots = [self.folder]  # the last one is written to, all are read
-        self._grown = 0  # bytes put since the last trim
+        self._grown = 0  # bytes added since the last trim
         with contextlib.suppress(OSError):
             self._sweep()
 
     def get(self, key: str) -> Artifact | None:
-        """The artifact of that key, or None. Raises the BuildError that the build ended in, where that is known."""
+        """The artifact with this key, or None. Raises the cached BuildError if the build is known to fail."""
         for root in self._roots:
             folder = _place(root, key)
             with contextlib.suppress(*_TORN):
@@ -81,7 +81,7 @@ class Cache:
         return None
 
     def put(self, key: str, kernel: Kernel, toolchain: Toolchain, built: Built, seconds: float, work: Path) -> Artifact:
-        """Keep what was built in a folder that `workspace` gave; the folder becomes the entry."""
+        """Store the result of a build in a folder from `workspace`; the folder becomes the entry."""
         binary = work / built.binary
         entry: JsonObject = {
             "sha256": hashlib.sha256(binary.read_bytes()).hexdigest(),
@@ -102,8 +102,7 @@ class Cache:
         return artifact
 
     def put_file(self, key: str, file: Path, seconds: float) -> None:
-        """Keep something else that took so long to make, as an artifact of that key. Where it cannot be kept, that is
-        all."""
+        """Store another file that took long to create, as an artifact with this key; failures are ignored."""
         with contextlib.suppress(OSError), self.workspace() as work:
             kept = work / file.name
             link_or_copy(file, kept)
@@ -112,13 +111,13 @@ class Cache:
             self._keep(key, {**named, "sha256": sha256, "seconds": seconds, "log": ""}, work, {kept})
 
     def put_failure(self, key: str, error: BuildError, work: Path) -> None:
-        """Remember a build that would surely fail again."""
+        """Store the failure of a build that would certainly fail again."""
         if error.lasting:
             self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, work, set())
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """An empty folder to build in, in the file system where the result is to stay. Gone afterwards, unless put."""
+        """An empty folder to build in, on the cache's file system. Deleted afterwards, unless it became an entry."""
         above = self._roots[-1] / _WORK
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Scratch("build", str(above)) as own:
@@ -127,7 +126,7 @@ class Cache:
             yield folder
 
     def fall_back(self, error: OSError) -> None:
-        """Write to a temporary folder from now on. Raises OSError when there is none either."""
+        """Write to a temporary folder from now on. Raises OSError if that is impossible too."""
         with self._lock:
             if len(self._roots) > 1:
                 return
@@ -141,25 +140,25 @@ class Cache:
         _log.warning(self.trouble)
 
     def size(self) -> int:
-        """Bytes that the entries take."""
+        """The size of all entries in bytes."""
         return sum(use.bytes for use in self._uses())
 
     def clear(self, older_than: float = 0.0) -> int:
-        """Remove entries not used for that many seconds, and what killed processes left. Returns the bytes freed."""
+        """Remove entries not used for that many seconds, and leftovers of killed processes. Returns the bytes freed."""
         latest = time.time() - older_than
         with contextlib.suppress(OSError):
             self._sweep()
         return _remove_all(use for use in self._uses() if use.last <= latest)
 
     def trim(self, max_bytes: int | None = None) -> int:
-        """Remove the entries longest unused until the rest fits. Returns the bytes freed."""
+        """Remove the least recently used entries until the rest fits. Returns the bytes freed."""
         uses = sorted(self._uses(), key=lambda use: use.last)
         excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
-        before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one
+        before = itertools.accumulate((use.bytes for use in uses), initial=0)  # bytes freed before each entry
         return _remove_all(use for use, freed in zip(uses, before, strict=False) if freed < excess)
 
     def _keep(self, key: str, entry: JsonObject, work: Path, kept: set[Path]) -> None:
-        """Make the work folder an entry, with these of its files."""
+        """Turn the work folder into an entry that keeps these files."""
         for file in work.iterdir():
             if file.is_dir() and not file.is_symlink():
                 shutil.rmtree(file)
@@ -172,9 +171,9 @@ class Cache:
         try:
             work.rename(place)
         except OSError:
-            if _valid(place):  # another process was faster: its entry is as good
+            if _valid(place):  # another process was faster, and its entry is equivalent
                 return
-            # What lies there is torn, and goes. Another process may put it right at the same moment.
+            # The existing entry is damaged, so remove it. Another process may replace it at the same time.
             _remove(place)
             try:
                 work.rename(place)
@@ -184,7 +183,7 @@ class Cache:
         self._count(grown)
 
     def _count(self, grown: int) -> None:
-        # Looking at every entry takes a while: only when a good part of the room may have been used since.
+        # Scanning all entries takes a while: trim only when a good part of the limit may have been added.
         with self._lock:
             self._grown += grown
             due = self._grown > self.max_bytes // 16
@@ -194,7 +193,7 @@ class Cache:
             self.trim()
 
     def _uses(self) -> Iterator[_Use]:
-        # The folder is the user's choice, and may hold other things; a link in it leads to what is not ours.
+        # The user chose the folder, which may contain other things; do not follow links out of it.
         for place in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             if not place.name.startswith(place.parent.name) or place.parent.is_symlink():
                 continue
@@ -225,7 +224,7 @@ def _remove_all(uses: Iterable[_Use]) -> int:
 
 
 def _remove(place: Path) -> None:
-    # The entry first: from now on a reader finds nothing, rather than half an entry.
+    # The entry file first: then readers find no entry, rather than half of one.
     with contextlib.suppress(OSError):
         if not place.is_symlink():
             (place / _ENTRY).unlink(missing_ok=True)
@@ -233,7 +232,7 @@ def _remove(place: Path) -> None:
 
 
 def _read(folder: Path) -> Artifact | BuildError:
-    """What an entry holds. Raises one of _TORN when it is not what was put."""
+    """The content of an entry. Raises one of _TORN if it is damaged."""
     entry = json.loads((folder / _ENTRY).read_text())
     if not isinstance(entry, dict):
         raise TypeError("not an entry")

@@ -1,7 +1,7 @@
 """Facts about shared libraries and AMDGPU code objects, from their ELF files.
 
-Statistics of the kernels in a code object are in a note, which is MessagePack; LLVM's user guide for the AMDGPU backend
-describes it. Only the parts that such notes use are decoded.
+Statistics of the kernels in a code object are in a note in MessagePack format, described in LLVM's user guide for the
+AMDGPU backend. Only the types that such notes use are decoded.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-_EXECUTABLE = 0x4  # the section's flag
-_NOTE_SECTION, _DYNAMIC_SYMBOLS = 7, 11  # types of sections
-_METADATA = 32  # the type of a note
+_EXECUTABLE = 0x4  # a section flag
+_NOTE_SECTION, _DYNAMIC_SYMBOLS = 7, 11  # section types
+_METADATA = 32  # a note type
 
 
 def code_bytes(image: bytes) -> int:
-    """Bytes of machine code in a 64-bit little-endian ELF file. Raises ValueError when it is not one, or torn."""
+    """Bytes of machine code in a 64-bit little-endian ELF file. Raises ValueError for other or truncated files."""
     return sum(section.length for section in _sections(image) if section.flags & _EXECUTABLE)
 
 
 def symbols(image: bytes) -> list[str]:
-    """The names that a shared library defines for others. Raises ValueError where it is none."""
+    """The names that a shared library exports. Raises ValueError if it is not a library."""
     sections, names = _sections(image), []
     try:
         for table in sections:
@@ -63,7 +63,7 @@ def _sections(image: bytes) -> list[_Section]:
 
 
 def kernels(image: bytes) -> list[dict[str, Any]]:
-    """One mapping per kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError when there is no note."""
+    """One mapping per kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError if there is no note."""
     try:
         return [dict(kernel) for kernel in _MessagePack(_note(image)).value()["amdhsa.kernels"]]
     except (struct.error, KeyError, IndexError, TypeError, UnicodeDecodeError) as error:

@@ -23,13 +23,13 @@ from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missi
 from deepgen.vocabulary.folders import default_cache_folder
 from deepgen.vocabulary.registry import Registry
 
-if TYPE_CHECKING:  # for GPUs: imported where they are used
+if TYPE_CHECKING:  # toolchains for GPUs are imported where they are used
     from deepgen.toolchains.compilers.hip_clang import HipClang
     from deepgen.toolchains.compilers.nvrtc import Nvrtc
     from deepgen.toolchains.compilers.triton import Triton
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
-# In the order in which they are tried. The first that is here builds C kernels.
+# In the order of preference: the first one that is installed builds C kernels.
 C_COMPILERS = (
     Tool("gcc", "building C kernels for CPUs", "Install it with `apt-get install gcc libc6-dev`."),
     Tool("clang", "building C kernels for CPUs", "Install it with `apt-get install clang`."),
@@ -58,7 +58,7 @@ TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *riscv.TOOLS, *GPU_
 
 @dataclass(frozen=True)
 class ToolStatus:
-    """A tool as `doctor` shows it. Without a version it cannot be used: `problem` says why."""
+    """A tool's status in `doctor`. Without a version it cannot be used; `problem` says why."""
 
     name: str
     serves: str
@@ -75,7 +75,7 @@ class ToolStatus:
 def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None = None) -> Toolchain:
     """The toolchain that builds this language for this target.
 
-    A compiler whose path the user set comes before those that are merely found, and must work.
+    A compiler whose path the user set takes precedence over installed ones, and must work.
     """
     names = (f"{language}.{target.runner}", language)
     name = next((name for name in names if name in TOOLCHAINS), None)
@@ -90,12 +90,12 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
 
 
 def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Callable[[str], Toolchain]:
-    """The toolchain of each language, found when it is first needed: finding a compiler asks it for its version."""
+    """Finds the toolchain of each language on first use, because finding a compiler queries its version."""
     return lru_cache(maxsize=None)(lambda language: toolchain_for(target, language, paths))
 
 
 def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
-    """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
+    """The C compiler for the target. One that builds for another machine, such as a native gcc, is skipped."""
     others = []
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in paths):
         path = programs.named(tool.name, paths[tool.name]) if tool.name in paths else programs.search(tool.name)
@@ -114,12 +114,12 @@ def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
 
 
 def c_for_riscv(target: Target, paths: Mapping[str, str]) -> Toolchain:
-    """One that builds whole programs, which boards and qemu run."""
+    """A compiler for whole programs, which boards and qemu run."""
     return riscv.riscv_for(target, paths, _zig_cache())
 
 
-# A language and the runner of targets with a dot between, or a language for all others -> what chooses the toolchain,
-# from a target that has the language and the paths that the user set.
+# Keys are a language and a target's runner separated by a dot, or a language for all other targets. Values choose the
+# toolchain, from the target and the paths set by the user.
 TOOLCHAINS: Registry[Callable[[Target, Mapping[str, str]], Toolchain]] = Registry(
     "deepgen.toolchains",
     "toolchain",
@@ -135,7 +135,7 @@ TOOLCHAINS: Registry[Callable[[Target, Mapping[str, str]], Toolchain]] = Registr
 
 
 def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
-    """A binary's instructions as text. It is read by a disassembler and never run."""
+    """A binary's instructions as text. A disassembler reads the binary, which is never run."""
     if binary.suffix == riscv.SUFFIX:
         return riscv.assembly_beside(binary)
     name, disassemble = _DISASSEMBLERS.get(binary.suffix, ("objdump", disassembly.objdump))
@@ -143,7 +143,7 @@ def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
 
 
 def instruction_mix(binary: Path, target: Target, paths: Mapping[str, str] | None = None) -> dict[str, float]:
-    """How many instructions a binary has, and the shares of their classes. Raises DeepgenError."""
+    """The number of instructions in a binary, and the share of each class. Raises DeepgenError."""
     machine = str(_MACHINES.get(binary.suffix) or getattr(target, "machine", ""))
     if machine not in disassembly.DIALECTS:
         raise DeepgenError(f"instructions of {target.name} are not classified")
@@ -154,7 +154,7 @@ def instruction_mix(binary: Path, target: Target, paths: Mapping[str, str] | Non
 
 
 def required(name: str, blocks: str, paths: Mapping[str, str] | None = None) -> str:
-    """The path of a tool that works. Raises Missing, with what that blocks."""
+    """The path of a working tool. Raises Missing, with what cannot be done without it."""
     status = _status(TOOLS[name], (paths or {}).get(name, ""))
     if status.path is None or not status.ok:
         raise Missing(name, blocks=f"{blocks} ({status.problem})", remedy=status.remedy)
@@ -169,7 +169,7 @@ _MACHINES = {".cubin": "sass", ".hsaco": "amdgcn", riscv.SUFFIX: "riscv64 source
 
 
 def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
-    """Every tool that deepgen knows, found or missing."""
+    """The status of every tool that deepgen knows, whether installed or missing."""
     return [_status(tool, (paths or {}).get(tool.name, "")) for tool in TOOLS.values()]
 
 
@@ -189,9 +189,10 @@ def _status(tool: Tool, configured: str) -> ToolStatus:
 
 
 def _tried(compiler: CCompiler) -> str:
-    """The version of a compiler that did build something: one without headers or linker tells its version too.
+    """The version of a compiler after a trial build: one without headers or a linker would report its version too.
 
-    Those of zig come with it, and before it links for a CPU it compiles a C library, which takes seconds.
+    zig includes both, and before linking for a CPU it compiles a C library, which takes seconds; so it only compiles
+    here.
     """
     target = next((common(k, 1) for k in PROCESSORS if k.machine == compiler.machine), None)
     if target is None:
@@ -206,7 +207,7 @@ def _tried(compiler: CCompiler) -> str:
 
 
 def _compiler(name: str, path: str, machine: str) -> CCompiler:
-    """The compiler at a path; where it can build for any machine, for this one."""
+    """The compiler at a path; `machine` is for a compiler that can build for any machine."""
     if name == "zig":
         return zig(path, programs.number(programs.ask(path, "version")), _zig_cache(), machine)
     try:
@@ -216,7 +217,7 @@ def _compiler(name: str, path: str, machine: str) -> CCompiler:
 
 
 def _zig_cache() -> str:
-    """Where zig keeps the C library that it compiled, which takes seconds; where that cannot be, each build does it."""
+    """The folder for zig's compiled C library, which takes seconds; without it, each build compiles it again."""
     try:
         folder = default_cache_folder() / "zig"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -226,7 +227,7 @@ def _zig_cache() -> str:
 
 
 _TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
-# Programs that are looked for in their makers' folders before the search path: executables, and globs of folders.
+# Programs that are searched in their vendors' folders before the search path: executables, and globs of folders.
 _PROGRAMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nvdisasm": (("nvdisasm",), ("/usr/local/cuda/bin", "/opt/cuda/bin")),
     "llvm-objdump": (("llvm-objdump",), ("/opt/rocm/llvm/bin", "/opt/dtk/llvm/bin")),
@@ -237,7 +238,7 @@ _VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"
 
 
 def examine(name: str, configured: str) -> tuple[str | None, str | None]:
-    """A tool's version and path; None where it is not here. Raises BadInput when the path that was set is wrong."""
+    """A tool's version and path; None if it is not installed. Raises BadInput if the path set by the user is wrong."""
     if name in _PROGRAMS:
         path = program(name, configured)
         return (programs.version(path), path) if path else (None, None)
@@ -279,7 +280,7 @@ def _described(path: str, disassembler: str | None = None) -> Nvrtc:
 
 
 def _libraries(configured: str) -> list[str]:
-    """The path that was set; otherwise every NVRTC of a Python package, then of a toolkit, each newest first."""
+    """The path set by the user; otherwise every NVRTC of a Python package, then of a toolkit, each newest first."""
     if configured:
         if not Path(configured).expanduser().is_file():
             raise BadInput(f"the path set for nvrtc, {configured}, is not a library", allowed="libnvrtc.so.13 or .12")
@@ -296,13 +297,13 @@ def _major(path: Path) -> int:
 
 
 def _package_folders() -> Iterator[Path]:
-    """Where NVIDIA's Python packages put the parts of the toolkit."""
+    """The folders where NVIDIA's Python packages install parts of the toolkit."""
     spec = importlib.util.find_spec("nvidia")
     yield from map(Path, (spec.submodule_search_locations or []) if spec else [])
 
 
 def program(name: str, configured: str) -> str | None:
-    """The path that was set; otherwise that of a Python package, then of its maker's newest folder, then any."""
+    """The path set by the user; otherwise a Python package's, then the vendor's newest folder, then the search path."""
     if configured:
         return programs.named(name, configured)
     executables, places = _PROGRAMS[name]
@@ -323,7 +324,7 @@ def hip_for(target: Target, paths: Mapping[str, str]) -> HipClang:
 
 
 def _hip(configured: str) -> HipClang:
-    """The compiler that was set; otherwise a vendor's, which knows its chips best; otherwise LLVM's."""
+    """The compiler set by the user; otherwise a vendor's, which knows its chips best; otherwise LLVM's."""
     from deepgen.toolchains.compilers import hip_clang
 
     if configured:
@@ -344,7 +345,7 @@ def _hip(configured: str) -> HipClang:
 
 
 def triton_for(target: Target, paths: Mapping[str, str]) -> Triton:
-    """Triton, for NVIDIA's and AMD's GPUs. One whose folder the user set must work."""
+    """Triton, for NVIDIA and AMD GPUs. One whose folder the user set must work."""
     return _triton(paths.get("triton", ""), program("nvdisasm", paths.get("nvdisasm", "")))
 
 

@@ -22,7 +22,7 @@ _MARK = "DEEPGEN_BUILD_GROUP"
 
 
 class Resting(NamedTuple):
-    """A compiler that waits for its next build, and what it has done so far."""
+    """A compiler that waits for its next build, with its builds and CPU time so far."""
 
     process: subprocess.Popen[bytes]
     builds: int
@@ -32,14 +32,14 @@ class Resting(NamedTuple):
 class Group:
     """Process groups that are controlled together, with a clock that stops while they are paused.
 
-    Pauses nest. Nothing outlives the group: `kill` ends all of it, and should this process get SIGKILL, a guard
-    process ends it instead.
+    Pauses nest. Nothing outlives the group: `kill` ends all of it, and if this process gets SIGKILL, a guard process
+    ends it instead.
     """
 
     def __init__(self) -> None:
-        self.mark = {_MARK: f"{os.getpid()}-{secrets.token_hex(8)}"}  # in every compiler's environment
+        self.mark = {_MARK: f"{os.getpid()}-{secrets.token_hex(8)}"}  # in the environment of every compiler
         self._changed = threading.Condition()
-        self._leaders: set[int] = set()  # each is the leader of its own process group
+        self._leaders: set[int] = set()  # leaders of process groups
         self._pauses = 0
         self._killed = False
         self._paused_at = 0.0
@@ -49,46 +49,46 @@ class Group:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """File descriptors that every compiler must inherit. For use by what `start` calls."""
+        """File descriptors that every compiler must inherit. Used by the function passed to `start`."""
         return (self._guard.compilers,) if self._guard is not None else ()
 
     def admit(self) -> None:
-        """Wait until work may start. Raises CancelledError once the group was killed."""
+        """Wait until work may start. Raises CancelledError if the group was killed."""
         with self._changed:
             self._wait_for_admission()
 
     def start(self, spawn: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start the leader of a new process group, now or when the pause is over."""
+        """Start the leader of a new process group, after the end of a pause."""
         with self._changed:
             self._wait_for_admission()
             self._ensure_guard()
-            # Under the lock, so that a pause which has returned is never followed by a start.
+            # Under the lock, so that nothing starts after `pause` has returned.
             process = spawn()
             self._leaders.add(process.pid)
             return process
 
     def end(self, leader: int) -> None:
-        """Kill what is left of a process group whose leader was not waited for yet, and forget it."""
+        """Kill the rest of a process group whose leader was not reaped yet, and forget it."""
         with self._changed:
             _signal(leader, signal.SIGKILL)
             self._leaders.discard(leader)
 
     def rest(self, command: tuple[str, ...], one: Resting) -> bool:
-        """Keep a compiler for the next build, as one of this group's; not once the group was killed."""
+        """Keep a compiler for the next build; returns False if the group was killed."""
         with self._changed:
             if not self._killed:
                 self._resting.setdefault(command, []).append(one)
             return not self._killed
 
     def resting(self, command: tuple[str, ...]) -> Resting | None:
-        """A compiler that was kept, now or when the pause is over."""
+        """A kept compiler, after the end of a pause; None if there is none."""
         with self._changed:
             self._wait_for_admission()
             kept = self._resting.get(command)
             return kept.pop() if kept else None
 
     def pause(self) -> None:
-        """Stop every compiler where it is; none starts until `resume`."""
+        """Stop every compiler; none starts until `resume`."""
         with self._changed:
             self._pauses += 1
             if self._pauses == 1:
@@ -109,7 +109,7 @@ class Group:
                 self._changed.notify_all()
 
     def kill(self) -> None:
-        """End every compiler, paused or not; none starts any more."""
+        """Kill every compiler, paused or not; no more can start."""
         with self._changed:
             self._killed = True
             for leader in self._leaders:
@@ -125,13 +125,13 @@ class Group:
         return self._killed
 
     def clock(self) -> float:
-        """Seconds that passed while not paused."""
+        """Seconds outside pauses."""
         with self._changed:
             now = self._paused_at if self._pauses else time.monotonic()
             return now - self._paused_seconds
 
     def sleep(self, seconds: float) -> None:
-        """Let that much of the clock pass, as a compiler would. Raises CancelledError once the group was killed."""
+        """Sleep on the group's clock, as a compiler would run. Raises CancelledError if the group was killed."""
         self.admit()
         end = self.clock() + seconds
         with self._changed:
@@ -143,14 +143,14 @@ class Group:
                 self._changed.wait(left)
 
     def close(self) -> None:
-        """Kill what runs and let the guard go."""
+        """Kill what is running and release the guard."""
         self._close(guard.FAREWELL)
 
     def __enter__(self) -> Group:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        # A Ctrl-C may have come between the start of a compiler and our knowing of it. The guard finds it.
+        # A Ctrl-C may have come after a compiler was started but before it was registered. The guard finds it.
         interrupted = kind is not None and not issubclass(kind, Exception)
         self._close(b"" if interrupted else guard.FAREWELL)
 
@@ -171,7 +171,7 @@ class Group:
             raise CancelledError("the build was stopped")
 
     def _ensure_guard(self) -> None:
-        if self._guard is not None and self._guard.ended:  # somebody killed it
+        if self._guard is not None and self._guard.ended:  # it was killed
             self._guard.close(b"")
             self._guard = None
         if self._guard is None:
@@ -179,7 +179,7 @@ class Group:
 
 
 class _Guard:
-    """The guard process, and the pipe by which it knows that no compiler is left."""
+    """The guard process, and the pipe by which it detects that no compiler is left."""
 
     def __init__(self, mark: str) -> None:
         seen, self.compilers = os.pipe()
@@ -187,12 +187,12 @@ class _Guard:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), mark, str(seen)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # nothing is printed: it ends with the guard
+                stdout=subprocess.PIPE,  # prints nothing: it is closed when the guard ends
                 stderr=subprocess.DEVNULL,
                 pass_fds=(seen,),
                 start_new_session=True,
             )
-            self._process.wait()  # until the guard is its child no more
+            self._process.wait()  # until the guard is no longer its child
         except BaseException:
             os.close(self.compilers)
             raise
@@ -205,7 +205,7 @@ class _Guard:
         return bool(select.select([self._process.stdout], [], [], 0.0)[0])
 
     def close(self, last_word: bytes) -> None:
-        """Return when it has ended: at once for a farewell, else when no compiler is left."""
+        """Wait until it has ended: immediately for a farewell, else when no compiler is left."""
         os.close(self.compilers)
         self._process.communicate(last_word)
 

@@ -1,9 +1,10 @@
 """Kills the compilers of a process that died without doing so itself. Run as a program, by group.py.
 
-No handler runs in a process that gets SIGKILL, so another one must watch. Each compiler and all that it starts carry
-a mark in their environment; when this program's input ends without a goodbye message, or the process it works for is
-gone, it kills every process with that mark. Nothing needs to be registered, so none can be missed: what is about to
-become a compiler and has no mark yet holds a pipe open, and this program stays until nobody holds it.
+No handler runs in a process that gets SIGKILL, so another process must watch. Each compiler and everything it starts
+carries a mark in its environment. When this program's input ends without a farewell message, or the process it works
+for has ended, it kills every process with that mark. No process needs to be registered, so none can be missed: one that
+is about to become a compiler and has no mark yet holds a pipe open, and this program stays until no process holds it.
+
 It imports little and is started without site-packages, because it lives as long as the builds do.
 """
 
@@ -14,19 +15,19 @@ import sys
 import time
 
 FAREWELL = b"."
-_GLANCE = 0.05  # seconds between two looks for marked processes
-_CALM = 40  # looks without a find after which even a pipe that stays open, held by who knows whom, keeps nobody
+_GLANCE = 0.05  # seconds between searches for marked processes
+_CALM = 40  # searches without a find after which it ends even if an unknown process holds the pipe open
 _LOOKS = 400
 
 
 def main(builder: int, mark: bytes, compilers: int) -> None:
-    """`compilers`: the pipe that each of them holds open at its other end."""
-    # A Ray worker that is told to exit kills its children, so this must not be one. Grandchildren stay.
+    """`compilers`: this end of the pipe that each compiler holds open."""
+    # A Ray worker that is told to exit kills its children but not grandchildren, so this must not be a child.
     if os.fork():
         os._exit(0)
     born = _born(builder)
     while born and _born(builder) == born:
-        # A forked sibling may hold the pipe's other end open: so the builder itself is looked at too, once a second.
+        # A forked sibling may hold the pipe's other end open, so the builder itself is checked too, once a second.
         if _readable(0, 1.0):
             if os.read(0, 1) == FAREWELL:
                 return
@@ -40,7 +41,7 @@ def main(builder: int, mark: bytes, compilers: int) -> None:
 
 
 def kill_marked(mark: bytes) -> int:
-    """Kill the processes that carry the mark, and tell how many there were."""
+    """Kill the processes that carry the mark, and return their number."""
     from pathlib import Path
 
     killed = 0
@@ -49,13 +50,13 @@ def kill_marked(mark: bytes) -> int:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
                 killed += 1
-        except OSError:  # gone, or another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return killed
 
 
 def _born(pid: int) -> bytes:
-    """When a process started, by which it is told from a later one of its number; empty once it has ended."""
+    """When a process started, which distinguishes it from a later one with the same id; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib takes long to import
             fields = file.read().rpartition(b")")[2].split()
@@ -65,7 +66,7 @@ def _born(pid: int) -> bytes:
 
 
 def _readable(fd: int, seconds: float) -> bool:
-    """Whether there is something to read within that time, be it the end of the pipe."""
+    """Whether the pipe becomes readable in that time, including by its end."""
     return bool(select.select([fd], [], [], seconds)[0])
 
 

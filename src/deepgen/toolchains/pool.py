@@ -1,6 +1,6 @@
-"""Builds kernels, singly or in a pool, from the cache or by their toolchain.
+"""Builds kernels, singly or in a pool, from the cache or with their toolchain.
 
-The first kernel's build may begin before there is a pool for it, while the tuner imports the rest.
+The first kernel's build may begin before a pool exists, while the tuner imports the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel
 
 
 class BuildPool:
-    """Builds kernels for one target, `jobs` at a time. Threads wait here; the work is done by compiler processes."""
+    """Builds kernels for one target, `jobs` at a time. Its threads only wait for compiler processes."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BuildPool:
         jobs: int,
         limits: BuildLimits | None = None,
     ) -> None:
-        """`toolchains`: the toolchain of a language, asked for each kernel."""
+        """`toolchains` returns the toolchain of a language; it is called for each kernel."""
         self.target, self.cache = target, cache
         self._toolchains = toolchains
         self.jobs = max(1, jobs)
@@ -47,9 +47,10 @@ class BuildPool:
         self._at_work = 0
 
     def submit(self, kernel: Kernel) -> Future[Artifact]:
-        """Have a kernel built. The future gives the artifact, a BuildError, or CancelledError once the pool is closed.
+        """Start building a kernel. The future gives the artifact, a BuildError, or a CancelledError if the pool is
+        closed.
 
-        A kernel that is already being built is not built twice: both callers hold the same future.
+        A kernel that is already being built is not built twice: both callers get the same future.
         """
         key = kernel.id
         with self._lock:
@@ -63,7 +64,7 @@ class BuildPool:
 
     @property
     def running(self) -> int:
-        """Builds that use the machine at this moment."""
+        """Builds that are using the machine now."""
         return 0 if self._group.paused else self._at_work
 
     @property
@@ -71,7 +72,7 @@ class BuildPool:
         return self._group.paused
 
     def pause(self) -> None:
-        """Stop all builds where they are; none starts, and no time limit ticks, until `resume`. Pauses nest."""
+        """Stop all builds; none starts, and no time limit advances, until `resume`. Pauses nest."""
         self._group.pause()
 
     def resume(self) -> None:
@@ -80,7 +81,7 @@ class BuildPool:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """A window in which no build disturbs what is timed."""
+        """A window in which no build disturbs a measurement."""
         self.pause()
         try:
             yield
@@ -88,7 +89,7 @@ class BuildPool:
             self.resume()
 
     def close(self, cancel: bool = True) -> None:
-        """Kill what runs and drop what waits; or, without `cancel`, let all of it finish first."""
+        """Kill running builds and drop waiting ones; or, without `cancel`, let all of them finish first."""
         if cancel:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._group.kill()
@@ -121,7 +122,7 @@ def make(
 ) -> Artifact:
     """The artifact of a kernel.
 
-    Raises BuildError, DeepgenError when there is no room to build in, CancelledError when the group was killed.
+    Raises BuildError, DeepgenError if there is no space to build in, CancelledError if the group was killed.
     """
     key = cache_key(kernel, toolchain, target)
     cached = cache.get(key)
@@ -132,7 +133,7 @@ def make(
         try:
             return _build(key, kernel, toolchain, target, cache, limits, group)
         except BuildError as error:
-            # Killed by somebody, or not started: twice may be bad luck.
+            # Killed from outside, or not started: repeat, as this may be bad luck.
             if last or not error.transient:
                 raise
         except OSError as error:
@@ -146,7 +147,7 @@ def _fall_back(cache: Cache, error: OSError, last: bool) -> None:
             raise error
         cache.fall_back(error)
     except OSError as final:
-        # No verdict on the kernel: it was not even tried.
+        # Not a verdict on the kernel, which was not even built.
         raise DeepgenError(
             f"the build folder cannot be written: {final.strerror or final}; free disk space and resume"
         ) from final
@@ -167,7 +168,7 @@ def _build(
 
 @dataclass(frozen=True)
 class BegunBuild:
-    """Under way or ended. Closing its group ends it."""
+    """A build in progress or ended. Closing its group ends it."""
 
     kernel: Kernel
     target: Target
@@ -180,18 +181,18 @@ _begun: list[BegunBuild] = []
 
 
 def begin(kernel: Kernel, target: Target, cache: Path, paths: Mapping[str, str], limits: BuildLimits) -> None:
-    """Build this kernel in the background, into that cache."""
+    """Build this kernel in the background, into this cache."""
     where = Cache(cache)
     existing = next(folder for folder in (where.folder, *where.folder.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
-        return  # the session says so, and where it builds instead
+        return  # the session reports this, and where it builds instead
     begun = BegunBuild(kernel, target, where.folder)
 
     def build() -> None:
         try:
             toolchain = toolchain_for(target, kernel.language, paths)
             begun.built.set_result(make(kernel, toolchain, target, where, limits, begun.group))
-        except BaseException as error:  # for whoever takes it
+        except BaseException as error:  # passed to whoever takes the build
             begun.built.set_exception(error)
         begun.group.close()
 
@@ -200,7 +201,7 @@ def begin(kernel: Kernel, target: Target, cache: Path, paths: Mapping[str, str],
 
 
 def take(kernel: Kernel, target: Target, cache: Path) -> BegunBuild | None:
-    """The build of this kernel, where it was begun."""
+    """The build of this kernel, if it was begun."""
     with suppress(StopIteration):
         begun = next(one for one in _begun if (one.kernel.id, one.target, one.cache) == (kernel.id, target, cache))
         _begun.remove(begun)

@@ -1,8 +1,8 @@
-"""Run one compiler under limits.
+"""Runs one compiler under limits.
 
-It runs in its own session, so that Ctrl-C reaches it only through us and its whole process group can be
-paused or killed. Limits are put on it from outside, right after it started: code between fork and exec is not safe
-in a process with threads. What it forked in the meantime is limited too, and later children inherit.
+It runs in its own session, so that Ctrl-C reaches it only through us and its whole process group can be paused or
+killed. Limits are set from outside, right after the start: code between fork and exec is not safe in a process with
+threads. Children that it forked before that are limited too, and later ones inherit the limits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
 
 _CHUNK = 1 << 16
-_GLANCE = 0.1  # seconds between two looks at a process that is silent
+_GLANCE = 0.1  # seconds between checks of a silent process
 
 
 class End(Enum):
-    """Who ended a process."""
+    """Why a process ended."""
 
     ITSELF = "it ended by itself"
     WALL_CLOCK = "the wall clock ran out"
@@ -35,19 +35,19 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Finished:
-    """A process that is over, its children with it."""
+    """A process that has ended, with its children."""
 
-    code: int  # its exit code, or minus the number of the signal that ended it
+    code: int  # its exit code, or minus the signal that ended it
     end: End
-    log: str  # stdout and stderr as they came, shortened in the middle
-    seconds: float  # pauses left out
-    cpu_seconds: float  # of it and the children that it waited for
+    log: str  # stdout and stderr as they came, truncated in the middle
+    seconds: float  # without pauses
+    cpu_seconds: float  # of the process and the children that it waited for
 
 
 def run(
     argv: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group, env: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run a command in a folder. Raises OSError when it cannot start, CancelledError when its group was killed."""
+    """Run a command in a folder. Raises OSError if it cannot start, CancelledError if its group was killed."""
     process = group.start(lambda: spawn(argv, folder, {**(env or {}), **group.mark}, group.inherited))
     started, log, end = group.clock(), Log(limits.log_bytes), None
     try:
@@ -61,14 +61,14 @@ def run(
 
 
 def ended(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group: Group) -> float:
-    """End a process with all of its group, read what it still printed, and give the CPU time that it took."""
+    """End a process with its group, read the rest of its output, and return its CPU time."""
     assert process.stdout is not None
     try:
         with process.stdout:
             group.end(process.pid)
             _drain(process.stdout.fileno(), log, limits)
     finally:
-        # Not waited for until here: while the leader is a zombie, its number cannot become another process group's.
+        # Reaped only here: while the leader is a zombie, its id cannot be reused by another process group.
         group.end(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -82,11 +82,11 @@ def spawn(
     inherited: tuple[int, ...],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a compiler in a session of its own, without limits."""
+    """Start a compiler in its own session, without limits."""
     process = subprocess.Popen(
         argv,
         cwd=folder,
-        # Messages are read by us, hence the C locale; what a killed compiler leaves goes away with the folder.
+        # We parse the messages, hence the C locale; temporary files of a killed compiler are deleted with the folder.
         env={**os.environ, "LC_ALL": "POSIX", "TMPDIR": str(folder), **env},
         stdin=stdin,
         stdout=subprocess.PIPE,
@@ -100,16 +100,16 @@ def spawn(
 
 
 def _limit(pid: int, limits: BuildLimits) -> None:
-    """Limit a process, then the children it had before: those it forks afterwards inherit."""
+    """Limit a process, then its existing children; later ones inherit the limits."""
     cpu = max(1, round(limits.cpu_seconds))
     with contextlib.suppress(ProcessLookupError):
         for what, soft, hard in (
-            (resource.RLIMIT_CPU, cpu, cpu + 2),  # the soft limit's signal is told from other kills
+            (resource.RLIMIT_CPU, cpu, cpu + 2),  # the soft limit's signal differs from other kills
             (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
             (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
             (resource.RLIMIT_CORE, 0, 0),
         ):
-            # Where a lower limit holds already and may not be raised, it stays.
+            # A lower existing limit that may not be raised stays.
             with contextlib.suppress(PermissionError, ValueError):
                 resource.prlimit(pid, what, (soft, hard))
         with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ def _limit(pid: int, limits: BuildLimits) -> None:
 
 
 def watch(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group: Group, started: float) -> End | None:
-    """Read what a process prints until it ends, breaks a limit, or its log is complete (None). It is not waited for."""
+    """Read a process's output until it ends, exceeds a limit, or its log is complete (None). Does not reap it."""
     assert process.stdout is not None
     out = process.stdout.fileno()
     poll = select.poll()
@@ -145,7 +145,7 @@ def watch(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group
 
 @contextlib.contextmanager
 def _exit_event(pid: int) -> Iterator[int | None]:
-    """A file descriptor that becomes readable when the process ends; None where the system has no such thing."""
+    """A file descriptor that becomes readable when the process ends; None if the system does not support this."""
     try:
         event = os.pidfd_open(pid)
     except (OSError, AttributeError):
@@ -158,12 +158,12 @@ def _exit_event(pid: int) -> Iterator[int | None]:
 
 
 def is_over(pid: int) -> bool:
-    """Whether a child has ended. It stays unwaited for."""
+    """Whether a child has ended. It is not reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _drain(out: int, log: Log, limits: BuildLimits) -> None:
-    """What was printed last and lies in the pipe; a child in another session may hold the pipe open."""
+    """Read the rest of the output from the pipe, which a child in another session may hold open."""
     with contextlib.suppress(BlockingIOError):
         while log.total <= limits.output_bytes and (chunk := os.read(out, _CHUNK)):
             log.add(chunk)
@@ -172,7 +172,7 @@ def _drain(out: int, log: Log, limits: BuildLimits) -> None:
 class Log:
     """The first and the last part of a stream of any length."""
 
-    complete = False  # whether nothing follows, though the process continues
+    complete = False  # whether the output is complete although the process continues
 
     def __init__(self, size: int) -> None:
         self._half = max(1, size // 2)

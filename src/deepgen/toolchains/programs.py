@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deepgen.vocabulary import BadInput
 
-_ANSWER_SECONDS = 20.0  # for a tool to tell its version
+_ANSWER_SECONDS = 20.0  # for a tool's answer to a query
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Tool:
     """A program that deepgen can use."""
 
     name: str
-    serves: str  # what it is for
-    remedy: str  # how to get it
+    serves: str  # its purpose
+    remedy: str  # how to install it
 
 
 def named(name: str, path: str) -> str:
-    """The executable that the user named, by path or as the shell would find it."""
+    """The executable set by the user, as a path or a name on the search path."""
     executable = shutil.which(str(Path(path).expanduser()))
     if executable is None:
         raise BadInput(f"the path set for {name}, {path}, is not an executable", allowed="a program, or none set")
@@ -46,7 +46,7 @@ def search(name: str) -> str | None:
 
 
 def _with_suffix(name: str) -> Iterator[str]:
-    """Versions installed beside each other, such as clang-19, newest first."""
+    """Versions installed side by side, such as clang-19, newest first."""
     versions: list[tuple[int, str]] = []
     for folder in os.get_exec_path():
         for path in Path(folder).glob(f"{name}-*"):
@@ -57,7 +57,7 @@ def _with_suffix(name: str) -> Iterator[str]:
 
 
 def python_headers() -> str | None:
-    """The folder of Python's own headers, by which extensions in C are built; many systems have them apart."""
+    """The folder of Python's headers, which building C extensions needs; many systems package them separately."""
     folder = Path(sysconfig.get_path("include"))
     return str(folder) if (folder / "Python.h").is_file() else None
 
@@ -66,12 +66,12 @@ _ANSWERS: dict[tuple[object, ...], str] = {}
 
 
 def ask(path: str, *words: str) -> str:
-    """What a program answers. It is run again only where it is another file now, or finds other programs: each build
-    asks its compiler who it is, and clang takes as long for that as gcc does for a small kernel."""
+    """A program's output. It is cached until the file or the search path changes: each build queries its compiler's
+    identity, and clang takes as long for that as gcc for a small kernel."""
     try:
         file = Path(path).stat()
     except OSError:
-        return _asked(path, *words)  # which says what is wrong
+        return _asked(path, *words)  # raises with the reason
     key = (path, words, os.environ.get("PATH"), file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)
     if key not in _ANSWERS:
         _ANSWERS[key] = _asked(path, *words)
@@ -92,7 +92,7 @@ def _asked(path: str, *words: str) -> str:
             return answer.stdout.decode(errors="replace")
         except (OSError, subprocess.SubprocessError) as error:
             killed = isinstance(error, subprocess.CalledProcessError) and error.returncode < 0
-            if last or not killed:  # by somebody: twice may be bad luck
+            if last or not killed:  # killed from outside: repeat, as this may be bad luck
                 raise BadInput(f"{path} does not work: {_why(error)}") from error
     raise AssertionError("the last try returns or raises")
 

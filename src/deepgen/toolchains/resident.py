@@ -1,8 +1,8 @@
 """A resident compiler: it builds one kernel after another, so that it starts and loads only once.
 
-It runs like other compilers (process.py), and gets requests on its input. It prints the log of a build, up to a NUL
-byte, then a line with the build's exit code and the CPU time used so far. One that failed is
-not used again, so that a failed build has one compiler to blame, and none grows old.
+It runs like other compilers (process.py), and reads requests from its stdin. It prints the log of a build, up to a NUL
+byte, then a line with the build's exit code and the CPU time used so far. It is not used again after a failed build, so
+that a failure cannot affect later builds, and it is replaced after some number of builds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group, Resting
 from deepgen.toolchains.process import End, Finished, Log, ended, is_over, spawn, watch
 
-_BUILDS = 200  # after which another takes its place
+_BUILDS = 200  # after which it is replaced
 
 
 def run(command: tuple[str, ...], words: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group) -> Finished:
-    """Have one build in a folder. Raises OSError when none can start, CancelledError when its group was killed."""
+    """Run one build in a folder. Raises OSError if none can start, CancelledError if its group was killed."""
     one = _taken(command, limits, group) or Resting(
         group.start(lambda: spawn(command, folder, group.mark, group.inherited, subprocess.PIPE)), 0, 0.0
     )
@@ -33,7 +33,7 @@ def run(command: tuple[str, ...], words: Sequence[str], *, folder: Path, limits:
     try:
         _limit(process.pid, limits, one.cpu_seconds)
         request = "\0".join((str(folder), *words)).encode()
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and how is seen below
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is handled below
             process.stdin.write(b"%d\n%s" % (len(request), request))
             process.stdin.flush()
         end = watch(process, log, limits, group, started)
@@ -55,14 +55,14 @@ def _rests(command: tuple[str, ...], one: Resting, cpu_seconds: float, group: Gr
 
 
 def _taken(command: tuple[str, ...], limits: BuildLimits, group: Group) -> Resting | None:
-    """One that rests and lives: the system may have killed it meanwhile."""
+    """A resting compiler that is still alive: the system may have killed it."""
     while (one := group.resting(command)) is not None and is_over(one.process.pid):
         ended(one.process, Log(limits.log_bytes), limits, group)
     return one
 
 
 def _limit(pid: int, limits: BuildLimits, spent: float) -> None:
-    """For the next build. Only what may be raised again is set."""
+    """Set limits for the next build. Only soft limits are set, which can be raised again."""
     with contextlib.suppress(ProcessLookupError):
         for what, most in (
             (resource.RLIMIT_CPU, ceil(spent) + max(1, round(limits.cpu_seconds))),
@@ -70,13 +70,13 @@ def _limit(pid: int, limits: BuildLimits, spent: float) -> None:
             (resource.RLIMIT_FSIZE, limits.file_bytes),
             (resource.RLIMIT_CORE, 0),
         ):
-            # Where a lower limit holds already and may not be raised, it stays.
+            # A lower existing limit that may not be raised stays.
             with contextlib.suppress(PermissionError, ValueError):
                 resource.prlimit(pid, what, (most, resource.prlimit(pid, what)[1]))
 
 
 class _Reply(Log):
-    """A build's log, and what follows it."""
+    """A build's log, and the status line after it."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -92,7 +92,7 @@ class _Reply(Log):
         self.complete = self._last is not None and self._last.endswith(b"\n")
 
     def reply(self) -> tuple[int, float]:
-        """The exit code, and the CPU time so far; a failure where there is none, or none that can be read."""
+        """The exit code, and the CPU time so far; a failure if they are missing or unreadable."""
         try:
             code, used = (self._last or b"").split()
             return int(code), float(used)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.study.study import Study
     from deepgen.tuning.tuner import tune
 
-# Imported when first used: reading a journal must not wait for everything that tuning needs.
+# Imported on first use: reading a journal must not wait for everything that tuning needs.
 __getattr__, __dir__ = lazy(
     __name__,
     {".progress": "Progress", ".request": "Request", ".study.best": "Best", ".study.study": "Study", ".tuner": "tune"},

@@ -1,8 +1,8 @@
-"""A study's winner timed as its users call it: loaded, through its public call, beside the baselines.
+"""Times a study's winner as users call it: loaded, through its public call, beside the baselines.
 
-In a separate process: a library reads its thread count when it is loaded, and a kernel that somebody else
-tuned is isolated. Calls are back to back, on the same arrays, so caches are warm; the
-overhead of the call in Python is part of every sample, for our kernels and for baselines.
+It runs in a separate process, because a library reads its thread count when it is loaded, and to isolate kernels that
+someone else tuned. Calls are back to back, on the same arrays, so caches are warm; the overhead of the call in Python
+is part of every sample, for our kernels and for baselines.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject
 
 OURS = "ours"
 ROUNDS = 40
-_SAMPLE_SECONDS = 2e-3  # calls in one sample take this long: far more than the clock's resolution
+_SAMPLE_SECONDS = 2e-3  # duration of the calls in one sample: far more than the clock's resolution
 _MOST_CALLS = 2000
-Clock = Callable[[Callable[[], object], int], float]  # seconds that this many calls take
+Clock = Callable[[Callable[[], object], int], float]  # returns the seconds that this many calls take
 
 
 def as_called(study: Study, rounds: int = ROUNDS) -> JsonObject:
-    """The seconds of a call of the winner and of each baseline, in a process of its own."""
+    """The seconds of a call of the winner and of each baseline, measured in a separate process."""
     command = [sys.executable, "-m", __name__, str(study.folder), "--rounds", str(rounds)]
     done = subprocess.run(
         [*command, *(["--trust"] if study.trusted else [])], capture_output=True, text=True, check=False
@@ -49,7 +49,7 @@ def as_called(study: Study, rounds: int = ROUNDS) -> JsonObject:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """What the process does: prints one JSON object."""
+    """The main function of that process: prints one JSON object."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -66,10 +66,10 @@ def _times(study: Study, rounds: int) -> JsonObject:
     on_gpu = target.runner == "gpu"
     kernel = study.best().load()
     arrays = _on_device(operator) if on_gpu else operator.inputs(0)
-    results = kernel(**arrays)  # new arrays, which later calls write into
+    results = kernel(**arrays)  # new arrays, which later calls reuse as outputs
     written = [tensor.name for tensor in operator.tensors() if tensor.name not in arrays]
     outputs = dict(zip(written, results if isinstance(results, tuple) else (results,), strict=True))
-    inputs = tuple(arrays.values())  # by position, which is the quickest way to call
+    inputs = tuple(arrays.values())  # by position, the fastest way to call
     calls: dict[str, Callable[[], object]] = {OURS: lambda: kernel(*inputs, out=results)}
     tensors = {**arrays, **outputs}
     shared = _shared(operator, tensors) if on_gpu else tensors
@@ -120,7 +120,7 @@ def _host_clock(call: Callable[[], object], count: int) -> float:
 
 
 def _device_clock(call: Callable[[], object], count: int) -> float:
-    """Timed by events around the calls, on the stream that torch uses too."""
+    """Timed with events around the calls, on the stream that torch uses too."""
     import torch
 
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -134,7 +134,7 @@ def _device_clock(call: Callable[[], object], count: int) -> float:
 
 
 def _on_device(operator: Operator) -> dict[str, Any]:
-    """The inputs as torch tensors, in the formats that users have."""
+    """The inputs as torch tensors, in the dtypes that users have."""
     import torch
 
     kinds = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
@@ -152,7 +152,7 @@ def _on_device(operator: Operator) -> dict[str, Any]:
 
 
 def _shared(operator: Operator, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The same memory in the form that baselines take it in."""
+    """The same memory as baselines take it."""
     return {t.name: DeviceTensor(tensors[t.name].data_ptr(), t.shape, t.dtype) for t in operator.tensors()}
 
 

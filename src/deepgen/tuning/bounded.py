@@ -1,4 +1,4 @@
-"""Calls that must not outlast a time budget: started only if they fit, and abandoned when the time is up.
+"""Calls that must end within a time budget: started only if they fit, and abandoned when time runs out.
 
 An abandoned call keeps its session's device until the session is closed, which ends its worker.
 """
@@ -21,27 +21,28 @@ from deepgen.vocabulary import Artifact, Kernel, Measurement
 
 T = TypeVar("T")
 _NO_TIME = "the time budget ended before a kernel was measured"
-# A reference that took this share of the time is why; what a run needs then, as a multiple of that, and beside it.
+# A reference that took at least this share of the time is the cause. A run then needs a multiple of the reference's
+# time, plus a constant.
 _LONG, _ENOUGH, _OTHERWISE = 0.3, 2.5, 3.0
 
 
 class OutOfTime(Exception):
-    """The time was over before a call had ended."""
+    """The time ran out before a call had ended."""
 
 
 def no_time(clock: Clock, reference: float = 0.0, ended: bool = True) -> str:
-    """What is said where no kernel was measured in time. `reference`: seconds that a user's own has taken so far for
-    the first inputs, `ended` or not; then what budget would do."""
+    """The message when no kernel was measured in time. `reference`: seconds that a user's reference took, or has taken
+    if it has not `ended`, for the first inputs; the message then suggests a budget."""
     if reference < _LONG * clock.elapsed:
         return f"{_NO_TIME}: increase the budget"
-    # As long again for the inputs of the finals, with some room, and what a run takes otherwise.
+    # Once more for the inputs of the finals, with a margin, plus the rest of the run.
     enough = ceil(clock.elapsed - reference + _ENOUGH * reference + _OTHERWISE)
     took = f"{'' if ended else 'more than '}{reference:.1f} s for the first inputs"
     return f"{_NO_TIME}: the reference took {took}; set it to {'' if ended else 'at least '}{enough} seconds"
 
 
 def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = lambda result: None) -> T:
-    """The result of a call. Raises OutOfTime when it takes longer; what it gives after that goes to `late`."""
+    """The result of a call. Raises OutOfTime if it takes longer; a late result is passed to `late`."""
     if seconds == inf:
         return call()
     if seconds <= 0.0:
@@ -74,7 +75,7 @@ def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = 
 
 
 def begun(call: Callable[[], T]) -> Callable[[], T]:
-    """Have a call made in a thread; what is returned waits for its result."""
+    """Start a call in a thread. Returns a function that waits for its result."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -88,7 +89,7 @@ def begun(call: Callable[[], T]) -> Callable[[], T]:
 
 
 class Bounded:
-    """An arena whose calls end with the time of a clock."""
+    """An arena whose calls end when a clock's time runs out."""
 
     def __init__(self, arena: Arena, clock: Clock) -> None:
         self._arena, self._clock = arena, clock

@@ -1,7 +1,7 @@
-"""The cost of each step of a run on this machine: measured now, remembered from earlier runs, or assumed.
+"""The cost of each step of a run on this machine: measured now, stored by earlier runs, or assumed.
 
-Time budgets are divided by them. They are stored in a small file in the user's cache folder, per machine, target
-and operator. A damaged file is ignored.
+Time budgets are divided according to these costs. They are stored in a small file in the user's cache folder, per
+machine, target and operator. A damaged file is ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
 TRIAL, REFERENCE, VERIFY, SAMPLE, CALLS, FRESH = "trial", "reference", "verify", "sample", "calls", "fresh"
 LOAD, PEAK, END = "load", "peak", "end"
-# Seconds that are assumed where nothing was measured: of a trial's measurement; of verifying a kernel on inputs that
-# have no reference yet, and on others; of a sample in a race; of many calls; of calls in a fresh process; of loading
-# the baselines; of measuring the device's peak; and of all that follows the finals, to the end of the process.
+# Seconds assumed if nothing was measured: for measuring a trial; verifying a kernel on inputs without a reference yet,
+# and on others; a sample in a race; many calls; calls in a fresh process; loading the baselines; measuring the device's
+# peak; and everything after the finals until the process exits.
 ASSUMED: Mapping[str, float] = {
     TRIAL: 0.3,
     REFERENCE: 0.3,
@@ -36,16 +36,16 @@ ASSUMED: Mapping[str, float] = {
     PEAK: 2.0,
     END: 0.5,
 }
-_GROW = (TRIAL, REFERENCE, VERIFY, SAMPLE)  # with the size of the operator
-_MOST_PER_SIZE = 1e-9  # seconds for each unit of size, on slow machines
-_LEAST = 0.1  # of what a step took at a larger size
-_RECENT = 20  # measured ones of a step that count
-_SLOWLY = 0.3  # the weight of a new value that is smaller than the kept one; a larger one counts at once
+_GROW = (TRIAL, REFERENCE, VERIFY, SAMPLE)  # steps whose cost grows with the operator's size
+_MOST_PER_SIZE = 1e-9  # seconds per unit of size, on slow machines
+_LEAST = 0.1  # least share of the cost at a larger size
+_RECENT = 20  # recent measurements of a step that count
+_SLOWLY = 0.3  # the weight of a new value below the stored one; a larger one replaces it at once
 _FORMAT, _FILE, _MOST_KINDS, _MOST_SECONDS = "deepgen rates 1", "rates.json", 300, 1e4
 
 
 class StepCosts:
-    """Seconds by the name of a step."""
+    """Seconds of each step, by name."""
 
     def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
         self._earlier = dict(earlier or {})
@@ -53,16 +53,16 @@ class StepCosts:
         self._measured: dict[str, list[float]] = {}
 
     def hear(self, step: str, seconds: float) -> None:
-        """A step took that long."""
+        """Record how long a step took."""
         self._measured.setdefault(step, []).append(seconds)
 
     def guess(self, step: str, seconds: float) -> None:
-        """What a step takes at most, by what others took: better than what is assumed, and not kept."""
+        """Set an upper estimate for a step from other steps: better than the assumed value, and not stored."""
         self._guessed[step] = seconds
 
     def of(self, step: str) -> float:
-        """What a step takes. References differ between kinds of inputs: their mean counts. Of samples the shortest
-        does, as trials that are given up early spend most of their time otherwise."""
+        """The expected cost of a step. References differ between kinds of inputs, so their mean counts. For samples the
+        minimum counts, as trials that are given up early spend most of their time on other work."""
         recent = self._measured.get(step, [])[-_RECENT:]
         if not recent:
             return self._earlier.get(step, self._guessed.get(step, ASSUMED[step]))
@@ -71,11 +71,11 @@ class StepCosts:
         return min(recent) if step == SAMPLE else median(recent)
 
     def knows(self, step: str) -> bool:
-        """Whether it was measured, now or earlier."""
+        """Whether it was measured, now or in an earlier run."""
         return step in self._measured or step in self._earlier
 
     def kept(self) -> dict[str, float]:
-        """What the next run is to know."""
+        """The costs to store for the next run."""
         out = dict(self._earlier)
         for step in self._measured:
             now, before = self.of(step), self._earlier.get(step, 0.0)
@@ -84,16 +84,16 @@ class StepCosts:
 
 
 def earlier(operator: Operator, target: Target, folder: Path | None = None) -> StepCosts:
-    """What runs of the same operator took on this machine, in any size."""
+    """The costs that earlier runs of the same operator had on this machine, scaled to this size."""
     row = _rows(folder).get(_kind(operator, target))
     if row is None:
         return StepCosts()
     larger: float = _size(operator) / row["size"]
-    grown: float = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of it does not depend on the size
+    grown: float = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of the cost does not depend on the size
     most = _MOST_PER_SIZE * _size(operator)
 
     def here(step: str, seconds: float) -> float:
-        """Most of what a tiny operator took does not depend on its size."""
+        """Scale a step's cost; for a tiny operator most of it does not depend on the size."""
         usual = min(seconds, ASSUMED[step])
         return min(seconds * grown, usual + (seconds - usual) * grown + most)
 
@@ -101,9 +101,9 @@ def earlier(operator: Operator, target: Target, folder: Path | None = None) -> S
 
 
 def keep(operator: Operator, target: Target, costs: StepCosts, folder: Path | None = None) -> None:
-    """Keep them for the next run, if the folder can be written."""
+    """Store the costs for the next run, if the folder can be written."""
     rows = {kind: row for kind, row in _rows(folder).items() if kind != _kind(operator, target)}
-    rows = dict([*rows.items()][1 - _MOST_KINDS :])  # the newest are the last
+    rows = dict([*rows.items()][1 - _MOST_KINDS :])  # the newest rows are last
     seconds = {step: round(seconds, 6) for step, seconds in costs.kept().items()}
     rows[_kind(operator, target)] = {"size": _size(operator), "seconds": seconds}
     with suppress(OSError, DeepgenError):
@@ -111,7 +111,7 @@ def keep(operator: Operator, target: Target, costs: StepCosts, folder: Path | No
 
 
 def _rows(folder: Path | None) -> dict[str, Any]:
-    """The rows that are as they should be; none of a file that is not."""
+    """The valid rows; none if the file is invalid."""
     try:
         path = (folder or default_cache_folder()) / _FILE
         data = foreign.read_json(path, most=1 << 20, plain=True) if path.exists() else {}
@@ -137,5 +137,5 @@ def _kind(operator: Operator, target: Target) -> str:
 
 
 def _size(operator: Operator) -> float:
-    """What references and comparisons take grows with operations and with bytes, which take longer each."""
+    """References and comparisons take time for each operation, and more for each byte."""
     return 1.0 + operator.flops() + 100.0 * operator.least_bytes()

@@ -1,4 +1,4 @@
-"""Counters of trials that were measured before, and why some events were not counted."""
+"""Counts events for trials that are already measured, and reports why some events were not counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Uncounted:
         self._reported = {event for trial in before for event in missing_of(trial.measurement)}
 
     def new(self, missing: Mapping[str, str]) -> list[str]:
-        """Sentences about the events that were not reported before."""
+        """Sentences about the events that have not been reported yet."""
         fresh = {event: why for event, why in missing.items() if event not in self._reported}
         self._reported.update(fresh)
         return sentences(fresh)
@@ -32,14 +32,14 @@ class Uncounted:
 
 @dataclass(frozen=True)
 class Count:
-    """What `count` did: the trials with their counters, and what could not be counted, with the reason."""
+    """The result of `count`: the trials with their counters, and the events that could not be counted, with reasons."""
 
     trials: tuple[Trial, ...]
     missing: Mapping[str, str]
 
 
 def sentences(missing: Mapping[str, str]) -> list[str]:
-    """A sentence for each reason."""
+    """One sentence per reason."""
     return [f"not counted: {', '.join(map(str, events))}: {why}" for why, events in by_reason(missing).items()]
 
 
@@ -51,7 +51,7 @@ def count(
     engine: LocalEngine | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Count:
-    """Count events of a study's best kernels, and keep them with their trials."""
+    """Count events of a study's best kernels, and store them with their trials."""
     engine = engine or LocalEngine()
     events = events_of(requested(counters), study.target)
     task = replace(study.task(), counters=requested(counters))

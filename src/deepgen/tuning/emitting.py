@@ -1,4 +1,4 @@
-"""From proposed configs to kernels in an engine; slow emission runs in a thread while the tuner continues."""
+"""Emits kernels for proposed configs and submits them to an engine; slow emission runs in a thread."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from deepgen.tuning.engines import Session
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Kernel
 
-_LONG = 0.004  # seconds of an emission that the tuner should not wait for
+_LONG = 0.004  # emission time in seconds that the tuner should not wait for
 
 
 class Emitter:
-    """Emits one kernel at a time, as generators are not made for more, and submits them in the tuner's own thread."""
+    """Emits one kernel at a time, as generators are not thread-safe, and submits them in the tuner's own thread."""
 
     def __init__(self, emit: Callable[[Mapping[str, Any]], Kernel], first: int | None) -> None:
         self._emit, self._first = emit, first
         self._lock = Lock()
-        self._seconds = 0.0  # of the last emission
+        self._seconds = 0.0  # duration of the last emission
         self._wanted: SimpleQueue[Proposal | None] = SimpleQueue()
         self._emitted: SimpleQueue[tuple[Proposal, Kernel | BaseException]] = SimpleQueue()
         self._thread: Thread | None = None
         self._submitted: dict[int, Kernel] = {}
-        self.waiting = 0  # proposals that have no kernel yet
+        self.waiting = 0  # proposals without a kernel yet
 
     def kernel(self, config: Mapping[str, Any]) -> Kernel:
-        """The kernel of a config, now."""
+        """Emit the kernel of a config now."""
         with self._lock:
             started = time.perf_counter()
             kernel = self._emit(config)
@@ -37,7 +37,7 @@ class Emitter:
         return kernel
 
     def submit(self, session: Session, proposal: Proposal) -> None:
-        """Have it tried: at once, or by a later `pump`. The config that the search begins with waits for nothing."""
+        """Submit a proposal now, or in a later `pump`. The config that the search begins with never waits."""
         if proposal.rank == self._first or (self._seconds < _LONG and not self.waiting):
             self._send(session, proposal, self.kernel(proposal.config))
             return
@@ -48,7 +48,7 @@ class Emitter:
         self._wanted.put(proposal)
 
     def pump(self, session: Session) -> None:
-        """Submit what has been emitted. Raises what emitting raised."""
+        """Submit the kernels emitted so far. Raises an error from emitting."""
         try:
             while self.waiting:
                 proposal, kernel = self._emitted.get_nowait()
@@ -64,7 +64,7 @@ class Emitter:
         return self._submitted.pop(trial_id)
 
     def close(self) -> None:
-        """Emit nothing more that was not begun."""
+        """Emit no more kernels, except one that was begun."""
         while True:
             try:
                 self._wanted.get_nowait()
@@ -83,5 +83,5 @@ class Emitter:
         while (proposal := self._wanted.get()) is not None:
             try:
                 self._emitted.put((proposal, self.kernel(proposal.config)))
-            except BaseException as error:  # for the tuner
+            except BaseException as error:  # passed to the tuner
                 self._emitted.put((proposal, error))

@@ -1,7 +1,7 @@
 """Full verification of one kernel: what finals do with a finalist, and a record of all checks.
 
-This module makes no checks itself. The kernel is measured like a trial, then finals run with it alone; their requests
-to the arena are recorded.
+This module makes no checks of its own. The kernel is measured like a trial, then finals run with it alone, and their
+requests to the arena are recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel,
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.measurement import Properties
 
-_RACE_SECONDS = 2.0  # without rivals, a race is more calls of the kernel, each of them verified
+_RACE_SECONDS = 2.0  # without rivals, a race is just more calls of the kernel, all verified
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Suspect:
     target: Target
     kernel: Kernel
     config: Mapping[str, Any] = field(default_factory=dict)
-    artifact: Artifact | None = None  # where its binary is to be judged as it is
+    artifact: Artifact | None = None  # its existing binary, if that is to be verified
     source: str = ""  # where it came from, in words
 
 
@@ -48,11 +48,11 @@ class Tried(Serializable):
     what: str
     verdict: Verdict
     detail: str = ""
-    tells: bool = field(default=False, metadata=coded(omit=True))  # a property: what fails here is no fault
+    tells: bool = field(default=False, metadata=coded(omit=True))  # it only tests a property, so failing is not a fault
 
     @property
     def held(self) -> bool:
-        """Also if the time did not settle: results were correct."""
+        """Whether the results were correct, even if the time did not settle."""
         return self.verdict in (Verdict.CORRECT, Verdict.UNSTABLE)
 
     @property
@@ -63,13 +63,13 @@ class Tried(Serializable):
 
 @dataclass(frozen=True)
 class Judgement:
-    """All checks, and the properties of the kernel."""
+    """All checks and the properties of a kernel."""
 
     suspect: Suspect
     tried: tuple[Tried, ...]
-    seconds: float | None  # of a run, where it was correct
+    seconds: float | None  # of a run, if it was correct
     properties: Properties
-    left_out: tuple[str, ...]  # what was not tried, in words
+    left_out: tuple[str, ...]  # checks that were not made, in words
     seed: int
 
     @property
@@ -105,7 +105,7 @@ def judge(
     policy: Policy | None = None,
     seed: int = 0,
 ) -> Judgement:
-    """All the checks that a winner has to pass, for one kernel."""
+    """Run all the checks that a winner has to pass on one kernel."""
     engine, policy = engine or LocalEngine(), replace(policy or Policy(), calm_seconds=0.0)
     task = task_of(Request(suspect.operator, suspect.target, seed=seed, policy=policy))
     built = {} if suspect.artifact is None else {suspect.kernel.id: suspect.artifact}
@@ -134,7 +134,7 @@ def judge(
         if outcome.artifact is not None:
             witness.finish(suspect.kernel)
     properties = finals.properties or Properties()
-    # The fresh process works beside the other checks, and ends among any of them.
+    # The fresh process runs beside the other checks, so its outcome may come at any point.
     tried = sorted(witness.tried, key=lambda one: one.what.startswith(_WAYS[AFRESH]))
     return Judgement(suspect, tuple(tried), seconds, properties, finals.left_out, seed)
 
@@ -152,7 +152,7 @@ class _Witness:
         self._arena, self._task = arena, task
         self._inputs: set[tuple[int, int, str]] = set()
         self.tried: list[Tried] = []
-        self.calls, self.last = 0, Measurement(Verdict.CORRECT)  # of races, which it runs alone
+        self.calls, self.last = 0, Measurement(Verdict.CORRECT)  # calls in races, where the kernel runs alone
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self._arena, name)
@@ -190,11 +190,11 @@ class _Witness:
         return results
 
     def finish(self, kernel: Kernel) -> None:
-        """Finals end with the first fault; this runs the remaining checks too."""
+        """Run the checks that remain because finals end at the first fault."""
         ways = [(0, self._task.seed, way) for way in (MANY_CALLS, SEVERAL_THREADS)]
         for shape, seed, probe in (*finals_inputs(self._task), *ways):
             if (shape, seed, probe) not in self._inputs:
-                with suppress(DeepgenError):  # a user's operator may have no inputs or no reference of this shape
+                with suppress(DeepgenError):  # a user's operator may lack inputs or a reference for this shape
                     self.verify(kernel, seed, probe, shape)
         if not any(probe == AFRESH for *_, probe in self._inputs):
             self.verify(kernel, fresh_seed(), AFRESH)

@@ -1,4 +1,4 @@
-"""The progress of a tuning run: for the display, where its time goes, and when it may stop."""
+"""The progress of a tuning run for the display, the accounting of its time, and the conditions that stop it early."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Progress:
     bound: str = ARITHMETIC  # what limits the operator on this device
     share_of_bound: float | None = None
     elapsed: float = 0.0
-    time_left: float | None = None  # until the end, finals included
+    time_left: float | None = None  # until the end, including finals
     builds_running: int = 0
-    improved: tuple[tuple[int, float], ...] = ()  # after how many trials there was a better one, and its seconds
-    spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by what they went to
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, one after the other, by PHASES
+    improved: tuple[tuple[int, float], ...] = ()  # trials before each improvement, and its seconds
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by activity
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by phase, in the order of PHASES
     note: str | None = None
 
 
@@ -49,19 +49,19 @@ PREPARING, SEARCH, FINALISTS, WAITING, RACE, WINNER = (
 )  # fmt: skip
 PHASES = (PREPARING, SEARCH, FINALISTS, WAITING, RACE, WINNER)
 _FINALS = PHASES[2:]
-_PHASE = "phase "  # before its name, where the time of a run is recorded
-FINALS_SHARE = 0.25  # of the budget, kept for the finals at most
-FINALS_SECONDS = 60.0  # and no more than this
-_NEEDLESS = 0.2  # of the time that is left may go to what no result needs
-_RUNNING = 0.05  # of the budget at most is kept for the trial that runs when the search ends
-_CLOSING = 0.1  # of the budget at most is kept for what follows the finals
+_PHASE = "phase "  # prefix of a phase's name where the time of a run is recorded
+FINALS_SHARE = 0.25  # the largest share of the budget that is reserved for finals
+FINALS_SECONDS = 60.0  # and the most seconds
+_NEEDLESS = 0.2  # share of the time left that may go to steps no result needs
+_RUNNING = 0.05  # the largest share of the budget reserved for the trial that runs when the search ends
+_CLOSING = 0.1  # the largest share of the budget reserved for what follows the finals
 
 
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d*)?|\.\d+)s?)?", re.ASCII)
 
 
 def seconds_of(time_text: object) -> float:
-    """Of 20, and of texts such as 20, 20s, 1.5s, 5m and 1h30m."""
+    """The seconds in a number or in texts such as 20, 20s, 1.5s, 5m and 1h30m."""
     match = _TIME.fullmatch(time_text.strip()) if isinstance(time_text, str) else None
     seconds = 0.0
     if match is not None:
@@ -75,7 +75,7 @@ def seconds_of(time_text: object) -> float:
 
 @contextmanager
 def timed_part(seconds: dict[str, float], part: str) -> Iterator[None]:
-    """Time spent inside is added to this part."""
+    """Add the time spent inside to this part."""
     started = time.monotonic()
     try:
         yield
@@ -83,14 +83,14 @@ def timed_part(seconds: dict[str, float], part: str) -> Iterator[None]:
         seconds[part] += time.monotonic() - started
 
 
-_LONG = 120.0  # seconds: no command takes so long to start, so the system's answer is not believed
+_LONG = 120.0  # seconds: no command takes so long to start, so a larger value from the system is ignored
 
 
 def process_start() -> float:
-    """When this process started, on the clock of `time.monotonic`; now, if the system does not report it."""
+    """When this process started, in the time of `time.monotonic`; now, if the system does not report it."""
     now = time.monotonic()
     try:
-        # The name stands in parentheses and may hold anything; the time is in ticks since the system was booted.
+        # The process name is in parentheses and may contain anything; the time is in ticks since boot.
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -101,23 +101,23 @@ def process_start() -> float:
 class Clock:
     """The time of one run, from its start: that of the command's process, or the call from Python.
 
-    Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
-    verifying is that of the finals; waiting is for a quiet machine; search is the strategy's own time.
+    Measuring is the time when the device was busy with trials or the race, building is waiting for builds, verifying
+    belongs to the finals, waiting is for a quiet machine, and search is the strategy's own time.
     """
 
     def __init__(
         self, budget: float | None = None, started: float | None = None, costs: StepCosts | None = None
     ) -> None:
-        """`started`, on the clock of `time.monotonic`: when the run began, if that is not now."""
+        """`started` is when the run began, in the time of `time.monotonic`; None means now."""
         self.costs = costs or StepCosts()
         self._budget = inf if budget is None else budget
-        self.for_finals = min(FINALS_SECONDS, FINALS_SHARE * self._budget)  # seconds that the search leaves them
+        self.for_finals = min(FINALS_SECONDS, FINALS_SHARE * self._budget)  # seconds that the search leaves to finals
         self._started = time.monotonic() if started is None else started
-        self.started_at = round(time.time() - self.elapsed, 3)  # in Unix time, as a journal records the end of trials
+        self.started_at = round(time.time() - self.elapsed, 3)  # in Unix time, like the end of trials in a journal
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._trials = (0.0, 0)  # seconds and samples
         self._phases, self._phase, self._entered = {PREPARING: 0.0}, PREPARING, self._started
-        self.finals_seconds = self.for_finals  # that finals are expected to take
+        self.finals_seconds = self.for_finals  # expected duration of the finals
 
     @property
     def elapsed(self) -> float:
@@ -130,51 +130,51 @@ class Clock:
 
     @property
     def spare(self) -> float:
-        """Seconds of the budget that can be spent: the rest is for the process to exit."""
+        """Seconds of the budget that can be spent: the rest is reserved for the process to exit."""
         return max(0.0, self.left - min(self.costs.of(END), _CLOSING * self._budget))
 
     @property
     def search_over(self) -> bool:
-        """Whether the time that is left belongs to the finals; the trial that runs now ends first."""
+        """Whether the time left belongs to the finals; a running trial may still end."""
         running = min(self.costs.of(TRIAL), _RUNNING * self._budget)
         return self.spare <= self.for_finals + running if self._budget < inf else False
 
     def samples_left(self, share: float) -> float:
-        """How many samples fit into this share of the time that is left, at the pace of the trials so far."""
+        """How many samples fit into this share of the time left, at the pace of the trials so far."""
         seconds, samples = self._trials
         return share * self.left * samples / seconds if seconds else inf
 
     def fits(self, step: str, times: int = 1) -> bool:
-        """Whether a step is expected to fit in the time left."""
+        """Whether a step is expected to fit into the time left."""
         return times * self.costs.of(step) <= self.spare
 
     def spends(self, step: str) -> bool:
-        """Whether a step that is not needed leaves the search and the finals most of their time."""
+        """Whether an optional step leaves the search and the finals most of their time."""
         return self.costs.of(step) <= _NEEDLESS * (self.spare - self.for_finals)
 
     @contextmanager
     def hearing(self, step: str) -> Iterator[None]:
-        """Time a step, and remember its cost."""
+        """Time a step, and record its cost."""
         started = time.monotonic()
         yield
         self.costs.hear(step, time.monotonic() - started)
 
     def on(self, part: str) -> AbstractContextManager[None]:
-        """Time spent inside counts as this part."""
+        """Count the time spent inside as this part."""
         return timed_part(self._seconds, part)
 
     def enter(self, phase: str) -> None:
-        """A phase begins, and the one before it ends."""
+        """End the current phase and begin another."""
         self._phases, self._entered = {**self.phases(), phase: self.phases().get(phase, 0.0)}, time.monotonic()
         self._phase = phase
 
     def phases(self) -> dict[str, float]:
-        """Seconds so far by phase, that of now included."""
+        """Seconds so far by phase, including the current one."""
         now = self._phases[self._phase] + time.monotonic() - self._entered
         return {**self._phases, self._phase: now}
 
     def until_end(self, trials: int, measured: int) -> float | None:
-        """Seconds until the finals are over, at the pace of the trials so far; None where nothing tells."""
+        """Seconds until the finals end, at the pace of the trials so far; None if it cannot be estimated."""
         phases, left = self.phases(), None if self._budget == inf else self.left
         if self._phase in _FINALS:
             rest = self.finals_seconds - sum(phases.get(phase, 0.0) for phase in (FINALISTS, RACE, WINNER))
@@ -185,9 +185,9 @@ class Clock:
         return left if rest <= 0.0 else min(rest, inf if left is None else left)
 
     def measured(self, seconds: float, samples: int) -> None:
-        """Trials with that many samples kept the device busy for that long, while the search waited or computed.
+        """Trials with that many samples kept the device busy for `seconds`, while the search waited or computed.
 
-        What a trial takes that is not timing, its loading and verifying, is part of a sample's cost.
+        The time of a trial besides timing, for loading and verifying, is part of a sample's cost.
         """
         self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
@@ -198,7 +198,7 @@ class Clock:
         return dict(self._seconds)
 
     def record(self) -> JsonObject:
-        """What is recorded of a run. What was measured while the strategy computed counts as search alone."""
+        """The times recorded for a run. Measuring that overlapped with the strategy's work counts only as search."""
         total, parts = self.elapsed, dict(self._seconds)
         twice = max(0.0, sum(parts.values()) - total)
         parts["measuring"] = max(0.0, parts["measuring"] - twice)
@@ -208,7 +208,7 @@ class Clock:
 
 
 def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
-    """Of all runs of a study."""
+    """The sum over all runs of a study."""
 
     def total(part: str) -> float:
         return round(sum(run.get(part, 0.0) for run in runs), 3)
@@ -218,16 +218,16 @@ def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
 
 
 def phases_text(phases: Mapping[str, float]) -> str:
-    """Seconds by phase, those that took none left out."""
+    """Seconds by phase, without phases that took no time."""
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in phases.items() if seconds >= 0.05)
 
 
 @dataclass(frozen=True)
 class Goals:
-    """Conditions that stop a search early; None: no such condition."""
+    """Conditions that stop a search early; None disables a condition."""
 
     target_speedup: float | None = None  # over the reference
-    patience: int | None = None  # trials in which the best time has not become shorter by more than `gain`
+    patience: int | None = None  # trials without an improvement of the best time by more than `gain`
     gain: float = 0.005
 
     def __post_init__(self) -> None:
@@ -238,15 +238,15 @@ class Goals:
 
 
 class Stopping:
-    """Gets trials in the same order as the strategy, so that a resumed study stops at the same one.
+    """Gets trials in the same order as the strategy, so that a resumed study stops at the same trial.
 
-    `reference` is the time to be beaten, such as a baseline's; without one, that of the first correct trial.
+    `reference` is the time to beat, such as a baseline's; without one, it is the time of the first correct trial.
     """
 
     def __init__(self, goals: Goals, reference: float | None = None) -> None:
         self._goals, self._reference = goals, reference
         self._best: float | None = None
-        self._mark: float | None = None  # the best time when it last became clearly shorter
+        self._mark: float | None = None  # the best time at its last clear improvement
         self._since = 0
 
     def hear(self, trial: Trial) -> None:
@@ -261,7 +261,7 @@ class Stopping:
             self._mark, self._since = trial.seconds, 0
 
     def reason(self) -> str | None:
-        """Why the search may stop now, if it may."""
+        """Why the search may stop now; None if it may not."""
         goals = self._goals
         if goals.target_speedup is not None and self._best is not None and self._reference is not None:
             speedup = self._reference / self._best

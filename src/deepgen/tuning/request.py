@@ -30,8 +30,8 @@ from deepgen.vocabulary.code_digest import code_digest
 from deepgen.vocabulary.finding import NAME, CodeRef, CodeSource, source_of
 
 STUDIES = Path("deepgen-studies")
-OwnBaseline: TypeAlias = Any  # a class, a function, or the operator of a kernel that brings one
-BASELINE = "baseline "  # prefix of its name in a study's record of code
+OwnBaseline: TypeAlias = Any  # a class, a function, or the operator of a kernel that has its own baseline
+BASELINE = "baseline "  # prefix of a baseline's key in the study's record of code
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,24 @@ class Request:
 
     operator: Operator
     target: Target
-    also: tuple[Operator, ...] = ()  # other shapes that one kernel is tuned for: the geometric mean of times counts
+    also: tuple[Operator, ...] = ()  # other shapes that the kernel is tuned for: the geometric mean of the times counts
     trials: int = 200
-    time_budget: float | None = None  # seconds of this run, finals included; None: until the trials are done
+    time_budget: float | None = None  # seconds for this run, including finals; None: until the trials are done
     seed: int = 0
     strategy: str | search.StrategyKind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
     learn_from: tuple[Path, ...] = ()  # recordings of the same kernel: T4 files, caches of Kernel Tuner
-    second_look: bool = True  # kernels that their build statistics predict to be clearly slow are not run
+    second_look: bool = True  # skip kernels whose build statistics predict that they are clearly slow
     target_speedup: float | None = None  # stop once this many times faster than the fastest baseline
     patience: int | None = None  # stop after this many trials without a better one
     keep_top: int = 8
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
-    # All that can run, or those named or given: as classes, or as functions.
+    # True: all that can run. Otherwise names, classes or functions.
     baselines: bool | Sequence[str | OwnBaseline] = True
-    generator: Generator | None = None  # None: the best of deepgen's own
-    counters: str | Sequence[str] | None = None  # events to count for correct kernels, in addition to their time
+    generator: Generator | None = None  # None: the best of deepgen's generators
+    counters: str | Sequence[str] | None = None  # events to count for correct kernels, besides measuring time
     out: Path = STUDIES
     study: Path | None = None  # the folder of an existing study to resume; None: named after the other fields
 
@@ -73,14 +73,14 @@ class Request:
         if self.time_budget is not None and not 0 < self.time_budget < inf:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="must be positive, or None")
         search.settle(self.strategy, self.options)
-        if self.baselines is True and getattr(self.operator, "baseline", None):  # that its kernel brings along
+        if self.baselines is True and getattr(self.operator, "baseline", None):  # the kernel's own baseline
             object.__setattr__(self, "baselines", (type(self.operator),))
         self.goals()
         counter_names.requested(self.counters)
         own_baselines(self.own_baselines)
         for one in [] if isinstance(self.baselines, bool) else self.baselines:
             if isinstance(one, str):
-                baselines.by_name(one)  # raises where there is none
+                baselines.by_name(one)  # raises if there is none
 
     @property
     def uses_second_look(self) -> bool:
@@ -128,16 +128,16 @@ class StudyPlan:
 
     generator: Generator
     space: Space
-    starts: tuple[Mapping[str, Any], ...]  # every default, that of the best family first; then guesses
+    starts: tuple[Mapping[str, Any], ...]  # every default, the best family's first; then other guesses
     definition: JsonObject
     folder: Path
-    sources: Mapping[str, CodeSource] = field(default_factory=dict)  # of code that is not deepgen's own
-    members: Mapping[str, Space] = field(default_factory=dict)  # where families compete: the space of each
-    after: Path | None = None  # the earlier study whose kernels have changed since, and which this one learns from
+    sources: Mapping[str, CodeSource] = field(default_factory=dict)  # code from outside deepgen
+    members: Mapping[str, Space] = field(default_factory=dict)  # if families compete: the space of each
+    after: Path | None = None  # the earlier study whose kernels have changed since; this one learns from it
     anew: str = ""  # why an earlier study of the same definition was not resumed
 
     def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
-        """The kernel of a config, which may have come out of the journal."""
+        """The kernel of a config, which may come from the journal."""
         check_config(self.space, config, str(self.folder))
         return self.generator.emit(request.operator, request.target, config)
 
@@ -148,7 +148,7 @@ class StudyPlan:
 
 
 def task_of(request: Request) -> Task:
-    """What runners are opened for."""
+    """The task that runners are opened for."""
     operator = request.operator
     own = own_baselines(request.own_baselines)
     counters = counter_names.requested(request.counters)
@@ -157,7 +157,7 @@ def task_of(request: Request) -> Task:
 
 
 def own_baselines(things: Sequence[OwnBaseline]) -> dict[str, CodeSource]:
-    """Baselines of the user's own by their names, and how a worker finds them."""
+    """The user's own baselines by name, and how a worker finds their code."""
     sources: dict[str, CodeSource] = {}
     for one in things:
         baseline = baselines.baseline_of(one)
@@ -165,7 +165,7 @@ def own_baselines(things: Sequence[OwnBaseline]) -> dict[str, CodeSource]:
             what = "a name, a function, or a class with `name`, `missing` and `prepare`"
             raise BadInput(f"{one!r} is not a baseline", allowed=what)
         name = baseline.name
-        source = source_of(getattr(one, "kind", one))  # a kernel that was read back is found as its operators are
+        source = source_of(getattr(one, "kind", one))  # a kernel read from a file is found the way operators are
         findable = source is not None and source.ref.attribute.isidentifier()
         if source is None or not findable or name in baselines.BASELINES or name in sources:
             reason = "another baseline has that name" if findable else "its code is in no file or module"
@@ -176,7 +176,7 @@ def own_baselines(things: Sequence[OwnBaseline]) -> dict[str, CodeSource]:
 
 
 def _check_shape(first: Operator, other: Operator) -> None:
-    """Several shapes must belong to one operator: for a kernel they differ only in their sizes."""
+    """Check that another shape belongs to the same operator, differing only in its sizes."""
     if not isinstance(other, Operator):
         raise BadInput(f"{other!r} is not an operator", allowed="the same operator with other sizes")
     alike = type(other) is type(first) and first.resized(other.sizes(), {}, {}) == other
@@ -186,11 +186,11 @@ def _check_shape(first: Operator, other: Operator) -> None:
 
 
 def plan(request: Request) -> StudyPlan:
-    """Find the generator, narrow its space, and name the study. Errors are raised before any work is done."""
+    """Choose the generator, narrow its space, and name the study. Errors are raised before any work is done."""
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     definition = _definition(request, generator, space)
-    # The version stands in the journal but not in the name: a bug-fix release resumes the same study.
+    # The version is in the journal but not in the name: a bug-fix release resumes the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))
@@ -215,7 +215,7 @@ def plan(request: Request) -> StudyPlan:
 
 
 def _definition(request: Request, generator: Generator, space: Space) -> JsonObject:
-    """The definition: if it differs, it is a different study."""
+    """The study's definition: a request with another definition is another study."""
     definition: JsonObject = {
         "operator": request.operator.to_json(),
         "target": request.target.to_json(),
@@ -236,14 +236,14 @@ def _definition(request: Request, generator: Generator, space: Space) -> JsonObj
     if asks := getattr(generator, "asks", None):
         definition["rules"] = asks
     recipe = getattr(generator, "recipe", None)
-    if recipe is not None:  # a generator made from data: kept, to make it again when the study is read
+    if recipe is not None:  # a generator made from data: stored so that it can be rebuilt when the study is read
         definition["recipe"] = recipe
     return definition
 
 
 def _known_orders(folder: Path) -> list[list[str]]:
     """The knob orders found when the study began, so that this run need not search for them."""
-    from deepgen.tuning.study.journal import FILE, Journal  # here: the first kernel is built meanwhile
+    from deepgen.tuning.study.journal import FILE, Journal  # imported here, while the first kernel is built
 
     if not (folder / FILE).exists():
         return []
@@ -259,7 +259,7 @@ def _facts(operator: Operator) -> JsonObject:
 
 
 def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
-    """Where code from outside deepgen is found again."""
+    """Where to find code that is not part of deepgen."""
     operator = request.operator
     out: dict[str, CodeSource] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
     for rule in getattr(generator, "rules", ()):
@@ -273,7 +273,7 @@ def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
         source = CodeSource(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
         out |= {} if source is None else {"operator": source}
     own = generator.name in generators.FAMILIES.own and generators.FAMILIES.get(generator.name) is type(generator)
-    own = own or isinstance(generator, Families)  # found by the names of its members
+    own = own or isinstance(generator, Families)  # found by its members' names
     if not own and getattr(generator, "recipe", None) is None:
         named = generator.name in generators.FAMILIES and type(generators.by_name(generator.name)) is type(generator)
         source = CodeSource(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
@@ -289,28 +289,28 @@ def first_configs(
     domains: Mapping[str, Sequence[Any]],
     policy: Policy,
 ) -> tuple[Mapping[str, Any], ...]:
-    """What a search begins with. The first is the default."""
+    """The configs that the search begins with. The first is the default."""
     return tuple(first for first in guesses(generator, operator, target, domains, policy) if space.contains(first))
 
 
 def guesses(
     generator: Generator, operator: Operator, target: Target, domains: Mapping[str, Sequence[Any]], policy: Policy
 ) -> Iterator[Mapping[str, Any]]:
-    """The best guesses of families, on no more threads than allowed and with the knobs that are given."""
+    """The families' best guesses, within the allowed number of threads and the given knob values."""
     for guess in generators.best_guesses(generator, operator, target.limited_to(policy.threads)):
         narrowed = {name: v[0] for name, v in _values(domains).items() if name in guess and guess[name] not in v}
         yield {**guess, **narrowed}
 
 
 def generator_of(request: Request) -> Generator:
-    """The request's own family, or those that compete; raises with the reason where none serves the operator."""
+    """The requested generator, or the competing families; raises with the reason if none supports the operator."""
     if request.generator is None:
         return generators.competing(request.operator, request.target, request.domains)
     return generators.serves(request.generator, request.operator, request.target)
 
 
 def check_memory(request: Request) -> None:
-    """Refuse what this machine cannot hold, before anything is built. Inputs for GPUs are prepared here too."""
+    """Refuse tensors that exceed this machine's memory, before building. GPU inputs are prepared in host memory too."""
     if request.target.runner == "sim":
         return
     here, there = host.memory_bytes(), host.gpu_memory_bytes(request.target)
@@ -330,7 +330,7 @@ def _bytes_text(size: int) -> str:
 
 
 def on_threads(request: Request, threads: int) -> Request:
-    """Kernels that use at most this many threads, and baselines that use exactly as many."""
+    """The request, limited to kernels that use at most this many threads and baselines that use exactly as many."""
     family = generator_of(request)
     fitting = generators.on_threads(family, family.space(request.operator, request.target), threads)
     domains = {**fitting, **request.domains}
@@ -355,7 +355,7 @@ def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
 
 
 def _values(domains: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """JSON has no tuples: a permutation read back from a file is a list."""
+    """Convert lists to tuples: JSON has no tuples, so a permutation read from a file is a list."""
     return {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
 
 
@@ -364,13 +364,13 @@ def _safe(name: str) -> str:
 
 
 def begin_first_build(request: Request, settings: Settings) -> None:
-    """Build the family's best guess in the background, and our own code that runs beside it. Where the study begins
-    with another kernel, or has it built already, that costs little; those that plan the study say what is wrong."""
+    """Build the family's best guess in the background, and our own helper code that runs beside it. If the study begins
+    with another kernel, or has this one built already, little is lost. Errors are left to planning to report."""
     if request.target.runner not in ("cpu", "gpu") or not isinstance(request.strategy, str):
         return
     with suppress(Exception):
         operator, target = request.operator, request.target
-        # Of several families the best begins, and making the spaces of all takes as long as its kernel's build.
+        # With several families the best one begins: building all spaces would take as long as its kernel's build.
         alone = request.generator is None and not request.domains
         family = generators.find(operator, target) if alone else generator_of(request)
         kernel = family.emit(operator, target, next(guesses(family, operator, target, request.domains, request.policy)))
@@ -378,7 +378,7 @@ def begin_first_build(request: Request, settings: Settings) -> None:
 
         how = target, settings.cache, settings.programs(), settings.build_limits()
         pool.begin(kernel, *how)
-        from deepgen.run.measure.helpers import helpers_for  # here: the kernel is being built
+        from deepgen.run.measure.helpers import helpers_for  # imported here, while the kernel is built
 
         for one in helpers_for(task_of(request)).values():
             pool.begin(one, *how)

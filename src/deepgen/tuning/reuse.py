@@ -1,4 +1,4 @@
-"""Reuses a study's results: as a list, a space of the best configs, a config around them, or a new comparison."""
+"""Reuses a study's results: as a list, as a space of the best configs, as a config around them, or for new finals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
-    """The best trials as data: the winner, the other finalists, then the rest, each by its time. `seconds` is the
+    """The best trials as data: the winner, the other finalists, then the rest, each group by time. `seconds` is the
     trial's time in the search, `finals` its time in the finals."""
     finals = study.finals()
     raced = finals.seconds() if finals is not None else {}
@@ -49,7 +49,7 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
 
 
 def as_space(study: Study, count: int) -> Space:
-    """A space of exactly the best configs."""
+    """A space that consists of the best configs."""
     from deepgen.space import Space
 
     best = _best(study, count)
@@ -58,14 +58,14 @@ def as_space(study: Study, count: int) -> Space:
 
 
 def as_config(study: Study, count: int) -> JsonObject:
-    """A tuning config whose domains are the winners' values, each widened by one step of its knob's domain."""
+    """A tuning config whose domains are the values of the best configs, widened by one step of the knob's domain."""
     best = _best(study, count)
     knobs: dict[str, Json] = {}
     for trial in best:
         check_config(study.space, trial.config, str(study.folder))
     for knob in study.space.knobs:
         used = {_hashable(t.config[knob.name]) for t in best if knob.name in t.config}
-        # A conditional knob that no winner has is left free.
+        # A conditional knob that none of them has stays unrestricted.
         if used:
             knobs[knob.name] = [_plain(v) for v in widened(knob.values, used)]
     shape, others = _as_words(study.operator)
@@ -74,7 +74,7 @@ def as_config(study: Study, count: int) -> JsonObject:
 
 
 def _as_words(operator: Operator) -> tuple[JsonObject, JsonObject]:
-    """The operator in the words of a config file: those of its shape, and the others."""
+    """The operator as words of a config file: those of its shape, and the others."""
     parameters = operator.parameters()
     if type(operator).make(parameters) != operator:
         raise BadInput(
@@ -87,7 +87,7 @@ def _as_words(operator: Operator) -> tuple[JsonObject, JsonObject]:
 
 
 def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
-    """The values in use and their direct neighbours in the domain's order."""
+    """The used values and their direct neighbours in the domain's order."""
     places = {i for i, value in enumerate(domain) if _hashable(value) in used}
     near = {j for i in places for j in (i - 1, i, i + 1) if 0 <= j < len(domain)}
     return [domain[i] for i in sorted(near)]
@@ -96,9 +96,9 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
 def retest(
     study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True, policy: Policy | None = None
 ) -> Finals:
-    """Repeat the finals over the best `count` and the default, with nothing else of ours running.
+    """Repeat the finals for the best `count` trials and the default, while deepgen runs nothing else.
 
-    `policy`: the study's own, with other limits of finals.
+    `policy`: a policy to use instead of the study's, such as one with other limits for finals.
     """
     from deepgen.tuning.engines import LocalEngine
     from deepgen.tuning.finals.finals import run_finals

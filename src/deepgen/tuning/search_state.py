@@ -1,5 +1,5 @@
-"""Keeps the strategy and the journal in step: every ask and tell, their replay after an interruption, and transfer
-from earlier studies.
+"""Keeps the strategy and the journal in step: every ask and tell, replay after an interruption, and transfer from
+earlier studies.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Measure
 
 
 def open_search(request: Request, planned: StudyPlan, journal: Journal, look: SecondLook | None = None) -> SearchState:
-    """The search of a study, before its journal is replayed."""
+    """The search state of a study, before its journal is replayed."""
     past = history(request, planned, journal)
     setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past, planned.members)
     return SearchState(lambda: search.make(request.strategy, setting), planned.space, journal, look)
 
 
-BATCHES = 4  # in the window: with few large ones, engines run out of work while the last of a batch is built
-LEAST_BATCH = 4  # configs, where that is half the window or less: each ask has a cost of its own
+BATCHES = 4  # per window: with few large ones, engines run out of work while the last of a batch is built
+LEAST_BATCH = 4  # configs, unless that exceeds half the window: each ask has a fixed cost
 
 
 class SearchState:
     """Asks at fixed points and tells in the order of asking, so that a search depends on its seed and results only.
 
-    Trials end in any order; those that end early wait here until all before them were told. The second look's
-    opinion of a config is fixed when the config is asked for, from what was told until then.
+    Trials end in any order; early ones wait here until all trials before them were told. The second look's opinion of a
+    config is fixed when the config is asked for, based on the trials told until then.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class SearchState:
         self._restart = journal.restart()
         self._earlier: dict[int, Trial | None] = {}  # after a restart: earlier trials by rank, None until told
         self._waiting: dict[int, Trial] = {}
-        self.proposals: dict[int, Proposal] = {}  # asked for, not ended
-        self.opinions: dict[int, Opinion] = {}  # of the proposals, where there is a second look
+        self.proposals: dict[int, Proposal] = {}  # asked for and not ended
+        self.opinions: dict[int, Opinion] = {}  # of the proposals, if there is a second look
         self.asked = 0
         self.reported = 0
         self.exhausted = False
-        self.listen: Callable[[Trial], None] = lambda trial: None  # called with each trial that the strategy is told
+        self.listen: Callable[[Trial], None] = lambda trial: None  # called with each trial told to the strategy
 
     @property
     def ended(self) -> int:
-        """Trials that have a measurement, told or not."""
+        """Trials that have a measurement, whether told or not."""
         return self.asked - len(self._restart.lost) - len(self.proposals)
 
     @one_thread()
     def replay(self) -> list[Trial]:
-        """Go through the journal's asks and tells as they happened. Returns the trials that had ended.
+        """Repeat the journal's asks and tells in order. Returns the trials that had ended.
 
-        A strategy whose state was saved with its last ask is restored instead of replayed.
-        Where damage interrupted the search, it restarts: it gets all earlier trials in their order, as if they
-        had been its own, and what it is asked for from then on is recorded and replayed as usual.
+        A strategy whose state was saved with its last ask is restored instead of replayed. If damage interrupted the
+        search, it restarts: the strategy gets all earlier trials in order, as if they were its own, and later asks are
+        recorded and replayed as usual.
         """
         ended = self._journal.trials()
         self._waiting = {trial.id: trial for trial in ended}
@@ -100,7 +100,7 @@ class SearchState:
         return ended
 
     def _restore(self, asks: Sequence[Ask], ranks: Sequence[int]) -> bool:
-        """Restore the state after the last ask, if the same code saved it. Returns whether that was done."""
+        """Restore the state after the last ask, if the same code saved it. Returns whether it did."""
         kept = self._journal.checkpoint()
         if kept is None or not asks or self._restarted or kept.get("code") != self._code:
             return False
@@ -121,7 +121,7 @@ class SearchState:
 
     @property
     def _restarted(self) -> bool:
-        """Whether damage interrupted the search: then the strategy was told more than its asks and tells record."""
+        """Whether damage interrupted the search: then the strategy was told more than its asks and tells show."""
         return self._restart.asked > 0
 
     def _repeats(self, wanted: int, expected: Sequence[Proposal]) -> bool:
@@ -132,9 +132,9 @@ class SearchState:
         """Tell what is ready and ask for more, each when it is due. Returns new proposals, durable in the journal.
 
         An ask is due when a batch fits into the window: after a fixed number of tells, however many results have come
-        in by then. The first is for one config, which is there without any model. One ask at a time, so that its
-        proposals are in progress during the next: none is returned when nothing is due. If `more` is False, nothing is
-        asked for.
+        in by then. The first ask is for one config, which needs no model. Each call makes at most one ask, so that its
+        proposals are in progress during the next one; if nothing is due, the list is empty. If `more` returns False,
+        nothing is asked for.
         """
         batch = max(1, window // BATCHES, min(window // 2, LEAST_BATCH))
         while True:
@@ -172,7 +172,7 @@ class SearchState:
         self.reported += 1
 
     def _ask_strategy(self, wanted: int) -> list[dict[str, Any]]:
-        """New configs. After a restart a strategy may propose configs from before, which it has only been told of."""
+        """New configs. After a restart a strategy may propose earlier configs, which it was only told about."""
         configs: list[dict[str, Any]] = []
         while wanted > len(configs):
             missing = wanted - len(configs)
@@ -209,7 +209,7 @@ LEAST = 20  # trials; a smaller study is not used
 
 
 def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past]:
-    """The earlier studies that this one learns from: chosen when it begins, the same whenever it is resumed."""
+    """The earlier studies that this one learns from: chosen at the start, and the same after every resume."""
     if not request.transfer and not request.learn_from:
         return []
     kept = journal.history()
@@ -230,7 +230,7 @@ def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past
 
 
 def _alike(request: Request, planned: StudyPlan) -> list[dict[str, Json]]:
-    """What is kept of studies of the same generator, those of the most similar work first."""
+    """The stored part of studies of the same generator, those with the most similar work first."""
     scored = [
         (
             study.folder != planned.after,
@@ -254,7 +254,7 @@ def _neighbours(planned: StudyPlan) -> Iterator[Study]:
         if folder == planned.folder or not (folder / FILE).is_file():
             continue
         with suppress(DeepgenError):
-            with Journal(folder) as theirs:  # by its tally: there may be many studies, and few are read whole
+            with Journal(folder) as theirs:  # a tally suffices: there may be many studies, and few are read in full
                 ended = theirs.tally().ended
             study = Study.open(folder)
             least = 1 if folder == planned.after else LEAST
@@ -263,17 +263,17 @@ def _neighbours(planned: StudyPlan) -> Iterator[Study]:
 
 
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether both have a family in common; users' own kernels are one each."""
+    """Whether both have a family in common; each kernel of a user is a family of its own."""
     kernels = [definition["operator"].get("kernel") for definition in (one, other)]
     names = [set(generators.family_names(definition["generator"])) for definition in (one, other)]
-    # What another reference called wrong may be correct.
+    # A kernel that another reference rejected may be correct.
     judges = [definition.get("judged_by") for definition in (one, other)]
     rejudged = one["operator"].get("name") == other["operator"].get("name") and judges[0] != judges[1]
     return bool(names[0] & names[1]) and kernels[0] == kernels[1] and not rejudged
 
 
 def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """How different the work is: sizes on a logarithmic scale; another layout or dtype counts like a factor of two."""
+    """How different the work is: sizes on a logarithmic scale; another layout or dtype counts as a factor of two."""
     total = 0.0
     for key in mine.keys() | theirs.keys():
         a, b = mine.get(key), theirs.get(key)
@@ -285,7 +285,7 @@ def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
 
 
 def _kept(study: Study) -> dict[str, Json]:
-    """What a journal keeps of another study: its later trials must not change this search."""
+    """The part of another study that a journal stores: trials added to it later must not change this search."""
     trials: list[Json] = [[t.rank, t.seconds, t.measurement.verdict.value] for t in study.trials()[:TRIALS]]
     return {
         "name": study.folder.name,
@@ -298,7 +298,7 @@ def _kept(study: Study) -> dict[str, Json]:
 
 
 def _recording(path: Path) -> dict[str, Json]:
-    """What a journal keeps of a recording: of a large one, fast and slow configs in equal steps."""
+    """The part of a recording that a journal stores: from a large one, every n-th config in order of time."""
     recording = recorded.read(path)
     trials = sorted(recording.past.trials, key=lambda trial: (trial.seconds is None, trial.seconds))
     step = max(1, math.ceil(len(trials) / TRIALS))
@@ -315,7 +315,7 @@ def _past(row: Mapping[str, Any]) -> Past:
 
 
 class _Kept(Sequence[Trial]):
-    """Trials that a journal kept of another study, read at first use: their space has to be compiled for it."""
+    """Trials of another study that a journal stored, converted at first use because that compiles their space."""
 
     def __init__(self, space: Space, rows: Sequence[tuple[int, float | None, str]]) -> None:
         self.space, self._kept_rows = space, rows

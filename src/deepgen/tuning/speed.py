@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 Rates: TypeAlias = "tuple[float | None, float | None]"
 ARITHMETIC, MEMORY = "arithmetic", "memory"
-_FEW = 4.0  # operations per byte: where rates are unknown, work with fewer counts as bound by memory
+_FEW = 4.0  # operations per byte: if rates are unknown, fewer count as bound by memory
 _LEAST_SECONDS = 1e-9  # of any run: light travels 30 cm in this time
-_CORE_GFLOPS = 2e4  # more than any core has: twice the rate of 8-bit matrix units
-_CACHES = 4.0  # as fast as memory, times this, where part of the data come from caches
+_CORE_GFLOPS = 2e4  # more than any core reaches: twice the rate of 8-bit matrix units
+_CACHES = 4.0  # times the memory bandwidth, for data partly in caches
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The lower bound of a run's time; `seconds` is None where the device's rate is not known."""
+    """The lower bound of a run's time; `seconds` is None if the device's rate is unknown."""
 
     by: str
     seconds: float | None
 
 
 def bound(operator: Operator, peak_gflops: float | None, bandwidth: float | None) -> Bound:
-    """The longer of the operations at the peak and the least bytes at the bandwidth, which is in GB/s."""
+    """The larger of two times: the operations at the peak, and the least bytes at the bandwidth (in GB/s)."""
     work = operator.work()
     arithmetic = work.flops / (peak_gflops * 1e9) if peak_gflops else None
     memory = work.bytes / (bandwidth * 1e9) if bandwidth else None
@@ -45,7 +45,7 @@ def bound(operator: Operator, peak_gflops: float | None, bandwidth: float | None
 def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None, bandwidth: float | None) -> JsonObject:
     """The rates of a run that took this long, and its shares of the peak and of the bound.
 
-    Of several shapes, all of these are geometric means, as the seconds are.
+    For several shapes, all of these are geometric means, like the seconds.
     """
     bounds = [bound(operator, peak_gflops, bandwidth) for operator in shapes]
     least_seconds = [least.seconds for least in bounds if least.seconds]
@@ -60,9 +60,9 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
 
 
 def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | None, *, cold: bool) -> float:
-    """A lower bound of a run's seconds from what is known of the device, with a margin. Of several shapes it is the
+    """A lower bound of a run's seconds from the known rates of the device, with a margin. For several shapes it is the
     geometric mean."""
-    from deepgen.run.measure.base import PEAK_MARGIN, arithmetic  # here: reading studies needs no measuring code
+    from deepgen.run.measure.base import PEAK_MARGIN, arithmetic  # imported late: only this function needs it
 
     peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
     if not peaks and (cores := getattr(target, "cores", None)):
@@ -75,8 +75,8 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
 def with_rates(finals: Finals, session: Session, shapes: Sequence[Operator], rates: Rates | None = None) -> Finals:
     """Finals with the device's rates, to compare the winner with.
 
-    If the winner exceeds the peak, that was measured on a busy machine and is measured again. A winner never sets it.
-    Where there is no time to measure it, `rates` are what is known: GFLOP/s and GB/s.
+    If the winner exceeds the peak, the peak was measured on a busy machine and is measured again; it is never set from
+    a winner. If there is no time to measure, `rates` gives the known GFLOP/s and GB/s.
     """
     if rates is not None:
         return replace(finals, peak_gflops=rates[0], bandwidth=rates[1])

@@ -35,9 +35,9 @@ from deepgen.vocabulary import Artifact, DeepgenError, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
-_AMPLE = 1e9  # seconds: all fits
-_EMITTING = 0.02  # seconds between two looks at what was emitted
-_AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
+_AMPLE = 1e9  # seconds: enough for every step
+_EMITTING = 0.02  # seconds between two checks for emitted kernels
+_AFTER = 0.25  # seconds from the end of a session to process exit: reading and printing the result, freeing memory
 
 
 def tune(
@@ -51,14 +51,14 @@ def tune(
 ) -> Study:
     """Tune, or resume the same study; `stop` ends the run early and loses nothing.
 
-    A time budget counts from `started` on the clock of `time.monotonic`, or from now. `worked_out` is the
-    request's plan where somebody has it already.
+    A time budget counts from `started` on the clock of `time.monotonic`, or from now. `worked_out` is the request's
+    plan if the caller has it already.
     """
     clock = Clock(request.time_budget, started, costs.earlier(request.operator, request.target))
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
     with open_journal(request, worked_out or plan(request)) as (planned, journal):
-        first = None if planned.first is None else str(planned.first)  # a rank may be too large for other JSON readers
+        first = None if planned.first is None else str(planned.first)  # may exceed the integers of other JSON readers
         journal.begin_run({**request.budget(), "default": first, "started_at": clock.started_at})
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)
         if planned.anew:
@@ -97,15 +97,15 @@ class _Run:
     ) -> None:
         self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)
-        self._beside = request.operator, bool(getattr(planned.generator, "constant", False))  # it packs weights ahead
+        self._beside = request.operator, bool(getattr(planned.generator, "constant", False))  # kernels pack weights
         self.watch, self.stop = watch, stop
         self.look: Look | None = self._worth_running if request.uses_second_look else None
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
-        self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # no config comes twice
+        self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # configs never repeat
         self.emitter = Emitter(lambda config: planned.emit(request, config), planned.first)
-        self.measured = 0  # trials, in this run
+        self.measured = 0  # trials measured in this run
         self.rehearsed = False
         ended = self.state.replay()
         self.uncounted = Uncounted(ended)
@@ -116,7 +116,7 @@ class _Run:
         self.bandwidth: float | None = None
 
     def opened(self, engine: Engine) -> Session:
-        """The engine at work. Raises if that alone takes all the time."""
+        """The session of the engine. Raises if opening it takes all the time."""
         limit = self.clock.spare if isinstance(engine, LocalEngine) else inf
         try:
             session = within(limit, lambda: engine.open(self.task, self.look), Session.close)
@@ -126,7 +126,7 @@ class _Run:
             raise DeepgenError(no_time(self.clock)) from None
 
     def complete(self) -> bool:
-        """Whether nothing is left to do: enough trials, and finals held after the last of them."""
+        """Whether nothing is left to do: there are enough trials, and finals were run after the last of them."""
         finals = self.journal.finals()
         enough = (
             self.state.ended >= self.request.trials
@@ -154,16 +154,16 @@ class _Run:
         for proposal in sorted(self.state.proposals.values(), key=self._order):
             self.emitter.submit(session, proposal)
         names: list[str] | None = None
-        # Without any result, what is kept for the end of the process may be spent too.
+        # Without any result, the time reserved for process exit may be used too.
         while not self.stop.is_set() and (self.clock.left if self.best.seconds is None else self.clock.spare) > 0.0:
             while proposals := self._proposed(session, more):
                 for proposal in sorted(proposals, key=self._order):
                     self.emitter.submit(session, proposal)
-                # Once there is something to build, and before a strategy thinks of more: a framework takes seconds.
+                # After the first builds were submitted, before the strategy's next ask: a framework takes seconds.
                 names = self._begin_loading(session) if names is None else names
             names = self._begin_loading(session) if names is None else names
             # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet. A search
-            # never ends without its first guess, whatever else was measured.
+            # never ends before its first guess was tried, whatever else was measured.
             settled = self.best.seconds is not None and not self._first_pending
             if self.clock.search_over and settled and session.drop():
                 self._end_last(session, len(names))
@@ -180,7 +180,7 @@ class _Run:
             self.say(builds_running=session.builds_running)
 
     def _begin_loading(self, session: Session) -> list[str]:
-        """The baselines that are to race."""
+        """Start loading the baselines that will race, and return their names."""
         names = asked_for(self.request.raced, session.baselines() if self.request.raced else [], *self._beside)
         self._plan_finals(len(names))
         if names:
@@ -188,7 +188,7 @@ class _Run:
         return names
 
     def _collect(self, session: Session, baselines: int, seconds: float) -> None:
-        """Record the trials that have ended; waits so many seconds for one."""
+        """Record the trials that have ended, waiting up to `seconds` for one."""
         with self.clock.on("building"):
             outcomes = session.results(timeout=seconds)
         self._count_costs(outcomes, baselines)
@@ -204,7 +204,7 @@ class _Run:
             session.beat(self.best.seconds)
 
     def _end_last(self, session: Session, baselines: int) -> None:
-        """The trial that has the device may end: finals would wait for it in any case, and take it for their cost."""
+        """Let the trial on the device end: finals would wait for it anyway, and count that wait as their own cost."""
         while session.measuring and self.clock.spare > 0.0:
             self._collect(session, baselines, 0.05)
         self._collect(session, baselines, 0.0)
@@ -214,12 +214,12 @@ class _Run:
             return self.state.advance(session.slots, self.request.trials, more=more)
 
     def _count_costs(self, outcomes: Sequence[Outcome], baselines: int) -> None:
-        """What trials take tells what finals will."""
+        """Update the expected cost of finals from what trials took."""
         samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
         self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
         heard = self.clock.costs
         for outcome in outcomes:
-            if not self.measured:  # with the first reference, and whatever its worker had to prepare
+            if not self.measured:  # includes the first reference and the worker's setup
                 heard.guess(costs.REFERENCE, outcome.seconds)
             else:
                 heard.hear(costs.TRIAL, outcome.seconds)
@@ -231,7 +231,7 @@ class _Run:
             self._plan_finals(baselines)
 
     def _plan_finals(self, baselines: int) -> None:
-        """How much of the time the search leaves to the finals."""
+        """Compute how much of the time finals need; the search gets the rest."""
         wanted = wanted_plan(self.task, self.request.keep_top + 1, baselines)
         self.clock.finals_seconds = plan_finals(_AMPLE, self.clock.costs, wanted).seconds
         if self.request.time_budget is not None:
@@ -239,19 +239,19 @@ class _Run:
             self.clock.finals_seconds = min(self.clock.finals_seconds, self.clock.for_finals)
 
     def _rehearse(self, session: Session, baselines: int) -> None:
-        """Find out how long finals take: what they do not need is the search's."""
+        """Measure how long finals take, so that the search can use the time they do not need."""
         pending = self.best.seconds is None or self._first_pending or not self.clock.spends(costs.REFERENCE)
         if self.rehearsed or self.request.time_budget is None or pending or session.measuring:
             return
         self.rehearsed = True
         default = self.journal.right(self.plan.first)
         if default is not None:
-            with self.clock.on("verifying"), suppress(OutOfTime, DeepgenError):  # finals will tell of it
+            with self.clock.on("verifying"), suppress(OutOfTime, DeepgenError):  # finals will report it
                 rehearse(Bounded(session, self.clock), self.task, self.emitter.kernel(default.config), self.clock)
         self._plan_finals(baselines)
 
     def _know_rates(self, session: Session) -> None:
-        """The device's rates, to compare the best with: not before the first trial, nor where there is no time."""
+        """Measure the device's rates, to compare the best kernel with: after the first trial, and if there is time."""
         if self.peak is None and self.best.seconds is not None and self.clock.spends(costs.PEAK):
             with self.clock.on("measuring"), self.clock.hearing(costs.PEAK):
                 self.peak, self.bandwidth = session.peak(), session.bandwidth()
@@ -330,16 +330,16 @@ class _Run:
         self.watch(self.progress)
 
     def _worth_running(self, trial_id: int, artifact: Artifact) -> bool:
-        """Called by the engine in another thread: what it reads was fixed before the trial was submitted."""
+        """Called by the engine in another thread, so it reads only what was fixed before the trial was submitted."""
         return not self.state.opinions[trial_id].hopeless(artifact.facts)
 
     def _order(self, proposal: Proposal) -> tuple[bool, int]:
-        """The default before all others, wherever the strategy put it."""
+        """The default first, wherever the strategy put it."""
         return proposal.rank != self.plan.first, proposal.id
 
     @property
     def _first_pending(self) -> bool:
-        """Whether the config that the search begins with was asked for and has not ended."""
+        """Whether the config that the search begins with was proposed and has not ended."""
         return any(proposal.rank == self.plan.first for proposal in self.state.proposals.values())
 
     def _trial(self, outcome: Outcome) -> Trial:
@@ -374,10 +374,7 @@ class _Run:
         return min(seconds)
 
     def _stopping(self, reference: float | None, *, all_ended: bool = False) -> Stopping:
-        """The stopping rule, fed with what the strategy was told so far, or with all ended trials.
-
-        Without a baseline's time only patience can stop a search.
-        """
+        """The stopping rule, fed with the trials that the strategy was told so far, or with all ended trials."""
         goals = self.request.goals() if reference is not None else replace(self.request.goals(), target_speedup=None)
         stopping = Stopping(goals, reference)
         ended = self.journal.trials()

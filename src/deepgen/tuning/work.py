@@ -1,4 +1,4 @@
-"""What a model computes: its operators with counts and times, as recorded by `deepgen.torch.record`; and how a time
+"""The work of a model: its operators with counts and times, as recorded by `deepgen.torch.record`. Also how a time
 budget is divided among their studies, by potential gain.
 """
 
@@ -20,15 +20,15 @@ from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import BadInput, JsonObject, foreign
 
 FORMAT = "deepgen work 1"
-_REACHED = 0.8  # of the device's bound: what good kernels reach
-_UNKNOWN = 1.5  # the speed-up that is hoped for where the bound is not known
-_MOST = 4.0  # a call that takes longer still spends its time elsewhere
-_LITTLE = 0.02  # of an operator's time is hoped for wherever the bound seems to be reached
+_REACHED = 0.8  # share of the device's bound that good kernels reach
+_UNKNOWN = 1.5  # expected speed-up if the bound is unknown
+_MOST = 4.0  # times: a call slower than this spends its time outside the kernel
+_LITTLE = 0.02  # least share of an operator's time expected as gain, even if the bound seems to be reached
 
 
 @dataclass(frozen=True)
 class RecordedPart:
-    """An operator that was run, how often, and the seconds of all its runs. Others have a name only."""
+    """An operator that was run, how often, and the seconds of all its runs. Unsupported operators have only a name."""
 
     what: Operator | str
     count: int
@@ -40,9 +40,9 @@ class RecordedPart:
 
 @dataclass(frozen=True)
 class RecordedWork:
-    """All that was recorded, what took longest first."""
+    """Everything that was recorded, with the longest total time first."""
 
-    target: str  # the name of where it ran, such as cpu
+    target: str  # the name of the target it ran on, such as cpu
     parts: tuple[RecordedPart, ...]
 
     @property
@@ -56,9 +56,9 @@ class RecordedWork:
         return tuple(part for part in self.parts if isinstance(part.what, Operator))
 
     def gain(self, operator: Operator, target: Target) -> float:
-        """The share of all time that tuning an operator may save: its own share, and what a good kernel leaves of it.
+        """The share of all time that tuning an operator may save: its own share times what a good kernel saves of it.
 
-        A good kernel takes little longer than the device's arithmetic or memory does, or than a launch on a GPU.
+        A good kernel takes little longer than the device's arithmetic or memory requires, or a launch on a GPU.
         """
         part = next(part for part in self.parts if part.what == operator)
         least = bound(operator, target.peak(_arithmetic(operator)), target.bandwidth).seconds
@@ -86,14 +86,14 @@ class RecordedWork:
         }
 
     def save(self, path: str | Path) -> None:
-        """The file that `deepgen tune` takes."""
+        """Write the file that `deepgen tune` accepts."""
         try:
             Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error.strerror}", allowed="a file in a folder") from error
 
     def __str__(self) -> str:
-        """A table."""
+        """The work as a table."""
         rows = [("operator", "count", "time", "share")]
         rows += [(p.describe(), str(p.count), seconds_text(p.seconds), f"{self.share(p):.1%}") for p in self.parts]
         wide = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -123,39 +123,39 @@ def _part(row: Mapping[str, Any]) -> RecordedPart:
 
 
 def _arithmetic(operator: Operator) -> str:
-    """The dtype of most operations; copies have none."""
+    """The dtype of most operations; copies have no operations."""
     counted = operator.work().operations
     return max(counted, key=lambda name: counted[name], default="f32")
 
 
-LEAST_SECONDS = 20.0  # of a study: less is not worth its start and its finals
-_ALIKE = 0.5  # of the time is divided equally: what is gained in a study's first seconds is most of what it gains
-SHORT_SECONDS = 6.0  # of a study of what has few schedules; it may take half of that
-SHORT_SHARE = 0.3  # of the time: once it has passed, other studies begin
-_WORTH = 0.0005  # of a model's time that such a study must be able to save
+LEAST_SECONDS = 20.0  # a shorter study is not worth its start and its finals
+_ALIKE = 0.5  # share of the time that is divided equally: a study gains most in its first seconds
+SHORT_SECONDS = 6.0  # for a study with few schedules; half of it may suffice
+SHORT_SHARE = 0.3  # share of the time after which the other studies begin
+_WORTH = 0.0005  # share of a model's time that a short study must be able to save
 
 
 def is_short(operator: Operator) -> bool:
-    """Whether it only works on elements: nothing is added up, so there is little to choose, and any choice is good."""
+    """Whether it is only elementwise: without reductions there are few schedules, and any of them is good."""
     if not isinstance(operator, HasExpression):
         return False
     try:
         stages = operator.expression().stages
-    except BadInput:  # in some forms an operator has none
+    except BadInput:  # an operator may have no expression in some forms
         return False
     return all(stage.reduce is None and not stage.scan for stage in stages)
 
 
 def short_ones(operators: Sequence[Operator], gains: Sequence[float]) -> list[int]:
-    """Which of them get a short study, those that may gain most first."""
+    """The operators that get a short study, those with the largest potential gain first."""
     short = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= _WORTH]
     return sorted(short, key=lambda i: -gains[i])
 
 
 def divided(gains: Sequence[float], seconds: float, least: float = LEAST_SECONDS) -> list[float]:
-    """The seconds of each study, 0 for one that is left out.
+    """The seconds of each study, 0 if it is skipped.
 
-    Those that may gain least are left out until each of the others gets enough time. One always stays.
+    The studies with the least potential gain are skipped until each of the others gets enough time. At least one stays.
     """
     kept = sorted(range(len(gains)), key=lambda i: -gains[i])
     while len(kept) > 1 and seconds * _share(gains, kept, kept[-1]) < least:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from deepgen.vocabulary.measurement import Measurement, Trial, Verdict
 
-# Imported when first used: what is started before anything else needs few of them.
+# Imported on first use: programs that must start fast need few of them.
 __getattr__, __dir__ = lazy(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Caches bytecode in the user's cache folder where Python itself would not: compiling the sources slows every start.
+"""Caches bytecode in the user's cache folder if Python itself cannot: compiling the sources slows every start.
 
 Containers often disable bytecode, or install packages without it in read-only folders.
 """
@@ -20,23 +20,23 @@ from importlib.util import source_hash
 from pathlib import Path
 from typing import Any
 
-_MARK = 8  # bytes of the source's hash, which depends on Python's version too
+_MARK = 8  # bytes of the source's hash, which also depends on Python's version
 
 
 def keep() -> None:
-    """From now on, in this process. Where Python keeps bytecode itself, nothing changes."""
+    """Start caching in this process. If Python caches bytecode itself, nothing changes."""
     if not sys.dont_write_bytecode and not _unwritable(__file__):
         return
     folder = _folder()
     if folder is None:
         return
     ours = FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (_loader(folder), SOURCE_SUFFIXES))
-    sys.path_hooks[-1:-1] = [ours]  # the last is Python's own, which still finds bytecode that has no source
+    sys.path_hooks[-1:-1] = [ours]  # before the last hook, Python's own, which still finds bytecode without source
     sys.path_importer_cache.clear()
 
 
 def place() -> Path | None:
-    """Where bytecode of all versions of Python is kept, if this user has such a place."""
+    """The folder for cached bytecode of all Python versions, if this user has one."""
     from deepgen.vocabulary.folders import user_folder
 
     cache = user_folder("XDG_CACHE_HOME", ".cache")
@@ -44,7 +44,7 @@ def place() -> Path | None:
 
 
 def _folder() -> Path | None:
-    """A folder that nobody else writes to: what lies there is run."""
+    """A folder that no one else can write to, because its content is executed."""
     parent = place()
     if parent is None:
         return None
@@ -59,7 +59,7 @@ def _folder() -> Path | None:
 
 def _loader(folder: Path) -> type[SourceFileLoader]:
     class Keeping(SourceFileLoader):
-        """Asked for code only where no bytecode lies beside the source."""
+        """Called for code only if there is no bytecode beside the source."""
 
         def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
             if not isinstance(data, bytes) or not (sys.dont_write_bytecode or _unwritable(path)):
@@ -70,7 +70,7 @@ def _loader(folder: Path) -> type[SourceFileLoader]:
                 if content[:_MARK] == mark:
                     return marshal.loads(content[_MARK:])
             code = super().source_to_code(data, path, **options)
-            with suppress(OSError):  # a full disk costs only the time to compile it again
+            with suppress(OSError):  # on a full disk it only has to be compiled again
                 fresh = kept.with_suffix(f".{os.getpid()}")
                 fresh.write_bytes(mark + marshal.dumps(code))
                 fresh.replace(kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Keywords, macros that compilers predefine, and functions that are called by their plain names.
+# Keywords, macros predefined by compilers, and functions that are called by unqualified names.
 _WORDS = frozenset(
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast
@@ -18,7 +18,7 @@ _WORDS = frozenset(
     blockDim blockIdx gridDim threadIdx warpSize clock half nv_bfloat16 dim3
     """.split()  # noqa: SIM905
 )
-# Macros by their form; types; intrinsics of Arm; the functions of <math.h> in f32.
+# Macros by their form; types; Arm intrinsics; the f32 functions of <math.h>.
 _FORMS = re.compile(
     r"[A-Z][A-Z0-9_]*[A-Z0-9]|(u?int(ptr|max)?|s?size|ptrdiff)_t|(u?int|b?float|poly|u?char|u?short|u?long|double|half)\d\w*"
     r"|(sv|v)[a-z0-9]+_\w*[fsup]\d+\w*"

@@ -1,6 +1,6 @@
 """A digest of what a function does: its compiled code, and the code and values that it uses.
 
-Comments, docstrings and line numbers do not count. Another version of Python compiles to different code.
+Comments, docstrings and line numbers are ignored. Another version of Python compiles to different code.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-_SHARED = (tuple, frozenset, types.CodeType)  # equal ones may be one object, or not, as Python likes
+_SHARED = (tuple, frozenset, types.CodeType)  # Python may or may not share equal ones
 
 
 def code_digest(value: Any, owner: type | None = None) -> str:
-    """Of a function or a value, with all of the user's own that it names; `owner`: the class whose method it is."""
+    """A digest of a function or value, including all of the user's code that it uses; `owner`: a method's class."""
     return _Walk(_top(getattr(value, "__module__", None) or getattr(owner, "__module__", None))).digest(value, owner)
 
 
 class _Walk:
-    """Follows names into the module that it began in and into code that no installed package holds."""
+    """Follows names into the root module and into code outside installed packages."""
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._seen: dict[int, int] = {}  # what is being digested, by its place: functions call themselves
-        self._kept: list[Any] = []  # so that no two have one id
+        self._seen: dict[int, int] = {}  # objects already visited, by number, as functions may be recursive
+        self._kept: list[Any] = []  # keeps them alive, so that ids are unique
 
     def digest(self, value: Any, owner: type | None = None) -> str:
         state = hashlib.sha256(f"{sys.version_info[:2]}".encode())
@@ -42,7 +42,7 @@ class _Walk:
 
     def _parts(self, value: Any, owner: type | None = None) -> Iterator[bytes]:
         if isinstance(value, _PLAIN):
-            yield f"{type(value).__name__} {value!r}".encode()  # -0.0 is not 0.0, and True is not 1
+            yield f"{type(value).__name__} {value!r}".encode()  # -0.0 differs from 0.0, and True from 1
             return
         if not isinstance(value, _SHARED):
             if id(value) in self._seen:
@@ -96,7 +96,7 @@ class _Walk:
         for cell in function.__closure__ or ():
             try:
                 yield from self._parts(cell.cell_contents)
-            except ValueError:  # not yet filled
+            except ValueError:  # not filled yet
                 yield b"empty"
         modules = []
         for name in sorted(_names(function.__code__)):
@@ -115,7 +115,7 @@ class _Walk:
     def _code(self, code: types.CodeType, doc: str | None) -> Iterator[bytes]:
         yield code.co_code
         yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode()
-        # A docstring stands where Python otherwise puts None.
+        # In co_consts, a docstring is where there is None otherwise.
         yield from self._all(None if doc is not None and one is doc else one for one in code.co_consts)
 
     def _class(self, kind: type) -> Iterator[bytes]:
@@ -133,8 +133,8 @@ class _Walk:
                 yield from self._parts(value, kind)
 
     def _object(self, value: Any) -> Iterator[bytes]:
-        """Any other object: by its class and what it holds; by its name alone where it is somebody else's."""
-        wrapped = getattr(value, "__wrapped__", None)  # as functools.cache has it
+        """Any other object: by its class and content, or only by name if it is from another package."""
+        wrapped = getattr(value, "__wrapped__", None)  # set by functools.cache
         if wrapped is not None:
             yield from self._parts(wrapped)
             return
@@ -145,13 +145,13 @@ class _Walk:
             yield from self._parts(dict(getattr(value, "__dict__", {})))
 
     def _own(self, module: str | None) -> bool:
-        """Whether names are followed there: another package's code is known by its name."""
+        """Whether names in this module are followed: code of other packages is identified by name only."""
         top = _top(module)
         return top == self._root or not _installed(top)
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names that a function and those within it use."""
+    """The names that a function and its nested functions use."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
@@ -166,7 +166,7 @@ def _top(module: str | None) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _installed(top: str) -> bool:
-    """Whether a module is of Python itself, of an installed package or of deepgen."""
+    """Whether a module belongs to Python itself, an installed package or deepgen."""
     file = getattr(sys.modules.get(top), "__file__", None)
     if top in ("deepgen", "__main__") or file is None:
         return top == "deepgen" or top in sys.builtin_module_names

@@ -8,10 +8,10 @@
     Point(1).to_json()  # {"x": 1}; Point.from_json({"x": "a"}, where="file.json") says where it fails
 
 Fields may be bool, int, float, str, Path, Any, Json, enums, dataclasses, `tuple[X, ...]`, `tuple[X, Y]`,
-`Mapping[str, X]`, unions of these, and aliases of them that are strings. In a union, a class with a `json_kind` is told
-by the key `kind`, which is written first. A class with its own `to_json` and `from_json` is coded by these. Annotations
-are read as text: bundles run on Python 3.8, which cannot evaluate newer ones. A field with a default may be missing
-from a file; a key that no field has is refused. Writers check nothing.
+`Mapping[str, X]`, unions of these, and string aliases of them. In a union, a class with a `json_kind` is recognised by
+the key `kind`, which is written first. A class with its own `to_json` and `from_json` is converted by these.
+Annotations are read as text: bundles run on Python 3.8, which cannot evaluate newer ones. A field with a default may be
+missing from a file; an unknown key is refused. Writers check nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from deepgen.vocabulary.json import Json, JsonObject
 
 T = TypeVar("T")
 _METADATA = "deepgen.codec"
-# What code of a class's own may raise for a value of the wrong shape.
+# Errors that a class's own code may raise for a value of the wrong shape.
 _SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 class Malformed(BadInput, ValueError):
-    """A value does not have the form of its class. Also a ValueError, as other readers of files expect."""
+    """A value does not have the form of its class. Also a ValueError, which other readers of files expect."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ def coded(
 ) -> Mapping[str, Any]:
     """The metadata of a field whose JSON is special.
 
-    `key`: its name in JSON. `omit`: it is left out where it equals its default. `first`: it is written before
-    the others. `read` and `write`: functions to use in place of the annotation; `read` may raise ValueError and the
-    like.
+    `key`: its name in JSON. `omit`: left out if it equals its default. `first`: written before the others. `read` and
+    `write`: functions to use instead of the annotation; `read` may raise ValueError and similar errors.
     """
     return {_METADATA: _Options(key, omit, first, read, write)}
 
@@ -82,7 +81,7 @@ def to_json(value: Any) -> JsonObject:
 
 
 def from_json(cls: type[T], data: Any, where: str | None = None) -> T:
-    """A dataclass from its JSON. Raises Malformed, which says where something is wrong and what would be correct."""
+    """Read a dataclass from its JSON. Raises Malformed, with the place of the error and the allowed values."""
     try:
         value: T = _plan(cls).read(data)
     except _WrongError as error:
@@ -92,7 +91,7 @@ def from_json(cls: type[T], data: Any, where: str | None = None) -> T:
 
 
 class _WrongError(Exception):
-    """On its way out; each level adds its key or index."""
+    """An error while it propagates; each level adds its key or index."""
 
     def __init__(self, what: str, allowed: str | None = None) -> None:
         super().__init__(what)
@@ -109,13 +108,13 @@ def _is(value: Any, allowed: str) -> _WrongError:
 
 
 class _Form(NamedTuple):
-    """How values of a type are read and written. `write` is None where the value is JSON as it is."""
+    """How values of a type are read and written. `write` is None if the value is already JSON."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] | None
     allowed: str  # in words
-    types: tuple[type, ...]  # of the JSON values that it may be; empty: any
-    of: Any = ()  # the type of the values themselves, where `write` is not None
+    types: tuple[type, ...]  # allowed types of the JSON value; empty: any
+    of: Any = ()  # the type of the values themselves, if `write` is not None
     kind: str | None = None
 
 
@@ -168,7 +167,7 @@ class _Plan:
             return self.cls(**values)
         except BadInput:
             raise
-        except _SHAPE as error:  # from its __post_init__
+        except _SHAPE as error:  # from the class's __post_init__
             raise _WrongError(str(error) or type(error).__name__) from error
 
     def _check_keys(self, data: Mapping[str, Any]) -> None:
@@ -209,7 +208,7 @@ def _field(cls: type[Any], field: Any) -> _Field:
 
 
 def _checked(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Words instead of the exceptions of a reader that takes the value's shape for granted."""
+    """Convert the exceptions of a reader that assumes the value's shape to a _WrongError."""
 
     def checked(value: Any) -> Any:
         try:
@@ -223,7 +222,7 @@ def _checked(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _form(node: ast.AST, scope: Mapping[str, Any]) -> _Form:
-    """Of an annotation's syntax tree, with the names of its module."""
+    """The form for an annotation's syntax tree, with the names of its module."""
     if isinstance(node, ast.Constant):
         return _NONE if node.value is None else _form(ast.parse(str(node.value), mode="eval").body, scope)
     if isinstance(node, ast.Name):
@@ -305,7 +304,7 @@ def _class(cls: type[Any]) -> _Form:
     if own is not None and getattr(own, "__func__", None) is not Serializable.from_json.__func__:  # type: ignore[attr-defined]
         return _Form(_checked(own), lambda value: value.to_json(), allowed, (dict,), cls)
 
-    def read(data: Any) -> Any:  # the plan is looked up when it is used: classes may contain themselves
+    def read(data: Any) -> Any:  # looked up on use, as classes may contain themselves
         return _plan(cls).read(data)
 
     def write(value: Any) -> Any:
@@ -338,7 +337,7 @@ def _each(values: Any, read: Callable[[Any], Any]) -> list[Any]:
 
 
 def _fixed(inner: list[_Form]) -> _Form:
-    """A tuple of so many values, each of its own type."""
+    """A tuple of a fixed number of values, each of its own type."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(inner):

@@ -1,6 +1,6 @@
-"""Number formats: their names everywhere in deepgen, their storage in numpy, their precision.
+"""Number formats: their names in deepgen, their storage in numpy, their precision.
 
-numpy is imported where it is used: commands that only read studies do not wait for it.
+numpy is imported where it is used, so that commands that only read studies do not wait for it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """A dtype. `storage` is the numpy type of the bytes; formats that numpy lacks are stored as integers."""
+    """A dtype. `storage` is the numpy type of its bytes; formats that numpy lacks are stored as integers."""
 
     name: str
     bits: int
     storage: str
     epsilon: float  # distance from 1.0 to the next number; 0 for integers
-    ctype: str  # the C type that carries it
+    ctype: str  # the C type that stores it
 
     @property
     def bytes(self) -> int:
@@ -37,7 +37,7 @@ class DType:
 
     @property
     def native(self) -> bool:
-        """Whether numpy computes in this format itself."""
+        """Whether numpy itself computes in this format."""
         return self.name not in _STORED_AS_INTEGERS
 
     def numpy(self) -> np.dtype[Any]:
@@ -47,7 +47,7 @@ class DType:
 
     @property
     def whole(self) -> tuple[int, int]:
-        """The least and greatest number of an integer format."""
+        """The smallest and largest number of an integer format."""
         signed = not self.storage.startswith("u")
         return -(1 << self.bits - 1) if signed else 0, (1 << self.bits - signed) - 1
 
@@ -73,7 +73,7 @@ _ALL = (
 )
 DTYPES = {d.name: d for d in _ALL}
 
-# Names that other libraries use. 8-bit floats without a kind are those that models are stored in.
+# Names used by other libraries. 8-bit floats without a kind are the ones that models are stored in.
 _OTHER_NAMES = {
     "f64": ("float64", "fp64", "double"),
     "f32": ("float32", "fp32", "single"),
@@ -91,7 +91,7 @@ _OURS = {theirs: ours for ours, names in _OTHER_NAMES.items() for theirs in name
 
 
 def dtype(name: str | DType) -> DType:
-    """Look a format up by name."""
+    """Look up a format by name."""
     if isinstance(name, DType):
         return name
     ours = name if name in DTYPES else our_name(name)
@@ -101,13 +101,13 @@ def dtype(name: str | DType) -> DType:
 
 
 def our_name(name: str) -> str:
-    """deepgen's name of a format that other libraries name otherwise; any other word as it is."""
+    """deepgen's name for a format that other libraries name differently; any other word unchanged."""
     lower = name.lower() if isinstance(name, str) else name
     return _OURS.get(lower, lower if lower in DTYPES else name)
 
 
 def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
-    """The numbers that the stored bytes stand for: float64 for floats, int64 for integers."""
+    """The values of stored numbers: float64 for floats, int64 for integers."""
     if values.size <= _PART:
         return _widened(values, of)
     import numpy as np
@@ -129,10 +129,10 @@ def _widened(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
 
 
 def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
-    """Round numbers to a format, to nearest with ties to even, and give its storage.
+    """Round numbers to a format, to nearest with ties to even, and return its storage.
 
-    What is too large becomes infinite, but in f8e4m3, which has no infinities, its largest number of that sign, as with
-    the converters of GPUs.
+    Numbers that are too large become infinite, except in f8e4m3, which has no infinities: they become its largest
+    number with the same sign, as in GPU converters.
     """
     return (
         _narrowed(values, to)
@@ -142,7 +142,7 @@ def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
 
 
 def least(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in a smaller format, rounded: it holds them as normal numbers, or they stay as they are."""
+    """The same numbers in a smaller format, rounded; unchanged if some would not be normal numbers in it."""
     import numpy as np
 
     from deepgen.vocabulary.parallel import in_chunks
@@ -168,7 +168,7 @@ def least(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _in_parts(values: npt.NDArray[Any], kind: np.dtype[Any], convert: Callable[[Any], Any]) -> npt.NDArray[Any]:
-    """A large array converted by all threads, part by part."""
+    """Convert a large array part by part, using all threads."""
     import numpy as np
 
     from deepgen.vocabulary.parallel import in_parts, usual_threads
@@ -190,11 +190,11 @@ def _narrowed(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
     if to.name == "bf16":
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        # Rounding the bits of a NaN could carry into infinity: keep it a quiet NaN.
+        # Rounding the bits of a NaN could carry into infinity: use a quiet NaN.
         return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
     if to.name in _EIGHT_BITS and values.dtype == np.float32 and values.size > _MEANT:
         bits = np.ascontiguousarray(values).view(np.uint32)
-        # Half of the digits, of which the last tells whether any that were cut off differ from zero, round alike.
+        # The upper half of the bits, with the last one set if any lower bit is set, rounds the same way.
         codes: npt.NDArray[Any] = _table(_EIGHT_BITS[to.name])[(bits >> 16) | ((bits & 0xFFFF) != 0)]
         return codes
     if to.name in _EIGHT_BITS:
@@ -204,11 +204,11 @@ def _narrowed(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class _EightBits:
-    """A float in eight bits: sign, exponent, fraction. Codes without their sign rise with the numbers."""
+    """An 8-bit float: sign, exponent, fraction. Codes without the sign increase with the numbers."""
 
     fraction_bits: int
-    lowest: int  # exponent of the smallest normal number; subnormal ones have its steps
-    top: float  # the largest number, or what infinity's code would mean as a number: all that is larger becomes it
+    lowest: int  # exponent of the smallest normal number; subnormal numbers have its step size
+    top: float  # the largest number, or the value of infinity's code read as a number: larger numbers are clipped to it
     infinite: bool  # whether that code is infinity
 
 
@@ -216,14 +216,14 @@ _EIGHT_BITS = {
     "f8e4m3": _EightBits(fraction_bits=3, lowest=-6, top=448.0, infinite=False),
     "f8e5m2": _EightBits(fraction_bits=2, lowest=-14, top=2.0**16, infinite=True),
 }
-_NAN = 0x7F  # of either sign
-_MEANT = 1 << 16  # halves of 32 bits: how many there are
+_NAN = 0x7F  # for either sign
+_MEANT = 1 << 16  # the number of 16-bit upper halves of 32-bit floats
 _PART = 1 << 18  # numbers that a thread converts at a time
 
 
 @lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
 def _table(of: _EightBits) -> npt.NDArray[Any]:
-    """The code of each number whose bits in f32 end with 16 zeros."""
+    """The code of each f32 number whose lower 16 bits are zero."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -231,13 +231,13 @@ def _table(of: _EightBits) -> npt.NDArray[Any]:
 
 
 def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:
-    """In the values' own precision, where all but one rounding is exact: rounding twice could miss the nearest."""
+    """Computed in the values' own precision, with a single inexact rounding: rounding twice could miss the nearest."""
     import numpy as np
 
     size = np.fmin(np.abs(values, dtype=np.result_type(values, np.float32)), of.top)
     exponent = np.frexp(np.maximum(size, 2.0**of.lowest))[1] - 1
     steps = np.rint(np.ldexp(size, of.fraction_bits - exponent)).astype(np.uint8)
-    # A number that rounds up to the next power of two carries into the exponent, as it should.
+    # A number that rounds up to the next power of two correctly carries into the exponent.
     code = steps + ((exponent - of.lowest) << of.fraction_bits).astype(np.uint8)
     sign = np.signbit(values).astype(np.uint8) << 7
     signed: npt.NDArray[Any] = np.where(np.isnan(values), np.uint8(_NAN), code) | sign
@@ -245,7 +245,7 @@ def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:
 
 
 def _meanings(of: _EightBits) -> npt.NDArray[Any]:
-    """What each of the 256 codes stands for."""
+    """The value of each of the 256 codes."""
     import numpy as np
 
     code = np.arange(128)

@@ -12,13 +12,13 @@ def install_extra(extra: str) -> str:
 
 
 class DeepgenError(Exception):
-    """Something a user can understand went wrong; the message is one or two clear sentences."""
+    """An error that a user can understand; the message is one or two clear sentences."""
 
     exit_code = 1
 
 
 class BadInput(DeepgenError):
-    """What the user gave cannot be used: a word, a file, a key, a value."""
+    """The user's input cannot be used: a word, a file, a key, a value."""
 
     exit_code = 2
 
@@ -29,7 +29,7 @@ class BadInput(DeepgenError):
 
 
 class Missing(DeepgenError):
-    """A tool, library or device is not here; says what that blocks and how to get it."""
+    """A tool, library or device is missing; the message says what that prevents and how to get it."""
 
     def __init__(self, what: str, *, blocks: str, remedy: str) -> None:
         self.what, self.blocks, self.remedy = what, blocks, remedy

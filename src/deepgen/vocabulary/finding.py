@@ -23,13 +23,13 @@ from deepgen.vocabulary.errors import BadInput, DeepgenError
 from deepgen.vocabulary.json import JsonObject
 
 NAME, MODULE, FILE = "name", "module", "file"
-FOLDER = "code"  # in a study
+FOLDER = "code"  # folder in a study
 _LOADING: list[Path] = []
 
 
 @dataclass(frozen=True)
 class CodeRef:
-    """`ref` is a name, `package.module:Class`, or `file.py:Class`; `sha256` is that of the source file."""
+    """A reference. `ref` is a name, `package.module:Class`, or `file.py:Class`; `sha256` is the source file's."""
 
     by: str
     ref: str
@@ -55,13 +55,13 @@ class CodeRef:
 
 @dataclass(frozen=True)
 class CodeSource:
-    """A reference together with the file that it stands for, where there is one."""
+    """A reference, with the file that it refers to if there is one."""
 
     ref: CodeRef
     file: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """For another process on this machine."""
+        """JSON for another process on this machine."""
         return {"ref": self.ref.to_json(), "file": None if self.file is None else str(self.file.absolute())}
 
     @staticmethod
@@ -69,7 +69,7 @@ class CodeSource:
         return CodeSource(CodeRef.from_json(data["ref"]), None if data["file"] is None else Path(data["file"]))
 
     def load(self) -> Any:
-        """The object itself, from where it was found."""
+        """The referenced object, loaded from its original place."""
         module = _loaded(self.file) if self.ref.by == FILE and self.file is not None else _from_module(self.ref)
         value = getattr(module, self.ref.attribute, None)
         if value is None:
@@ -78,7 +78,7 @@ class CodeSource:
 
 
 def source_of(thing: Any) -> CodeSource | None:
-    """Where a class or function of the user's own comes from; None where nothing keeps it, as when it was typed in."""
+    """The source of a user's class or function; None if no file has it, such as for interactive code."""
     module = sys.modules.get(thing.__module__)
     path = Path(getattr(module, "__file__", None) or "")
     if module is None or not path.is_file() or "." in thing.__qualname__:
@@ -90,7 +90,7 @@ def source_of(thing: Any) -> CodeSource | None:
 
 
 def keep(sources: Mapping[str, CodeSource], folder: Path) -> None:
-    """Copy the files of a study's code into it."""
+    """Copy the files of a study's code into its folder."""
     for source in sources.values():
         if source.ref.by == FILE and source.file is not None:
             (folder / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def keep(sources: Mapping[str, CodeSource], folder: Path) -> None:
 
 
 def load(ref: CodeRef, folder: Path) -> Any:
-    """The object of a reference by module or file, in the study's `folder`. The caller has checked the trust."""
+    """The object that a reference by module or file means, in the study's `folder`. The caller checked the trust."""
     module = _from_file(ref, folder / FOLDER) if ref.by == FILE else _from_module(ref)
     value = getattr(module, ref.attribute, None)
     if value is None:
@@ -107,19 +107,19 @@ def load(ref: CodeRef, folder: Path) -> Any:
 
 
 def module_at(path: Path) -> ModuleType:
-    """A file that the user names, as a module. Raises BadInput or DeepgenError with what is wrong with it."""
+    """A file named by the user, as a module. Raises BadInput or DeepgenError with the reason if it cannot be loaded."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", allowed="a Python file")
     return _loaded(path)
 
 
 def being_loaded() -> Path | None:
-    """The user's file that this process executes just now, to find something in it."""
+    """The user's file that this process is executing now."""
     return _LOADING[-1] if _LOADING else None
 
 
 class _JustThis(SourceFileLoader):
-    """Executes the text that was checked: not what lies at the path by now, nor bytecode that lies beside it."""
+    """Executes exactly the checked text, not the current content of the path, nor bytecode beside it."""
 
     def __init__(self, name: str, path: str, text: bytes) -> None:
         super().__init__(name, path)
@@ -131,7 +131,7 @@ class _JustThis(SourceFileLoader):
 
 
 def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
-    """A user's Python file as a module, named by its content: the same file is executed once."""
+    """A user's Python file as a module, named by its content, so that each file is executed only once."""
     text = foreign.read_bytes(path) if text is None else text
     digest = _sha256(text)
     present = _present(path.name, digest)
@@ -176,7 +176,7 @@ def _from_module(ref: CodeRef) -> ModuleType:
 
 
 def _present(name: str, digest: str) -> ModuleType | None:
-    """A module of this process that was made from the same file: its classes are the ones that callers hold."""
+    """A module of this process that was loaded from the same file: its classes are the ones that callers hold."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         same_name = isinstance(path, str) and Path(path).name == name and Path(path).is_file()
@@ -186,10 +186,10 @@ def _present(name: str, digest: str) -> ModuleType | None:
 
 
 def _installed(path: Path) -> bool:
-    """Whether a file belongs to an installed package: then every process of this environment finds its module."""
+    """Whether a file belongs to an installed package, so that every process in this environment can import it."""
     roots = [site.getusersitepackages(), *(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))]
     inside = any(Path(root) in path.parents for root in roots)
-    # A package's module needs its siblings, and an editable install lies elsewhere.
+    # A module in a package needs its siblings, and an editable install is outside these folders.
     return inside or (path.parent / "__init__.py").is_file()
 
 

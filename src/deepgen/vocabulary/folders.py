@@ -1,9 +1,8 @@
-"""This user's folders for deepgen's own files, where the XDG rules put them; and temporary ones.
+"""The user's folders for deepgen's own files, according to the XDG rules, and temporary folders.
 
-Temporary folders go with their owner, however it ends. A process holds the lock of a file in each of its folders, and
-the system frees the lock when the process ends. So a folder whose lock nobody holds was left behind by one that was
-killed; the next process removes it. Unlike a process id, a lock also works where containers share the
-folder.
+Temporary folders are removed after their owner ends, in any way. A process holds the lock of a file in each of its
+folders, and the system frees the lock when the process ends. So a folder with a free lock was left behind by a killed
+process, and the next process removes it. Unlike a process id, a lock also works when containers share the folder.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from deepgen.vocabulary.errors import BadInput
 
 
 def user_folder(variable: str, otherwise: str) -> Path | None:
-    """The folder that a variable names, or one below the user's home; None for a user without a home.
+    """The folder named by a variable, or one below the user's home; None for a user without a home.
 
-    The XDG rules say that a relative path in such a variable is to be ignored.
+    According to the XDG rules, a relative path in such a variable is ignored.
     """
     named = Path(os.environ.get(variable, ""))
     try:
@@ -31,7 +30,7 @@ def user_folder(variable: str, otherwise: str) -> Path | None:
 
 
 def default_cache_folder() -> Path:
-    """Where caches belong on this system."""
+    """The default cache folder on this system."""
     folder = user_folder("XDG_CACHE_HOME", ".cache")
     if folder is None:
         remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
@@ -40,8 +39,8 @@ def default_cache_folder() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all: who reads it meanwhile finds what was there before."""
-    import tempfile  # here: with what it imports it takes longer than all else of this module
+    """Write a file atomically: concurrent readers find the previous content."""
+    import tempfile  # imported late: with its imports it takes longer than the rest of this module
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, fresh = tempfile.mkstemp(dir=path.parent, suffix=".new")
@@ -51,7 +50,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def link_or_copy(file: Path, to: Path) -> None:
-    """The same file at another place, which nothing writes to."""
+    """Make the same file available at another path; nothing may write to either."""
     try:
         os.link(file, to)
     except OSError:  # another file system
@@ -61,7 +60,7 @@ def link_or_copy(file: Path, to: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it. A link goes alone, and what it leads to stays."""
+    """Remove a folder and its content. A link itself is removed, and its target stays."""
     import shutil
 
     if path.is_symlink() or not path.is_dir():
@@ -75,10 +74,10 @@ _OWNER = "owner"  # the file with the lock
 
 
 class Scratch:
-    """A folder of this process: until it is closed or forgotten, or the process ends."""
+    """A folder of this process, removed when it is closed or garbage collected, or when the process ends."""
 
     def __init__(self, kind: str, place: str | None = None) -> None:
-        """`kind` is part of its name; `place` is the folder that it is made in, the system's unless given."""
+        """`kind` is part of its name; `place` is its parent folder, by default the system's temporary folder."""
         import tempfile
 
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=place))
@@ -88,13 +87,13 @@ class Scratch:
         except OSError:  # a full disk
             self.path.rmdir()
             raise
-        with suppress(OSError):  # a file system without locks: nobody ever finds it free
+        with suppress(OSError):  # a file system without locks: its lock never appears free
             fcntl.flock(lock, fcntl.LOCK_EX)
-        fresh.rename(self.path / _OWNER)  # locked before it has its name
+        fresh.rename(self.path / _OWNER)  # locked before the file has its final name
         self._end = weakref.finalize(self, _remove, self.path, lock)
 
     def close(self) -> None:
-        """Remove it; a second time does nothing."""
+        """Remove the folder; a second call does nothing."""
         self._end()
 
     def __enter__(self) -> Scratch:
@@ -105,13 +104,13 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove what killed processes left behind."""
+    """Remove folders left behind by killed processes."""
     for folder in left_behind():
         remove(folder)
 
 
 def left_behind() -> list[Path]:
-    """This user's folders that have no owner any more."""
+    """This user's folders that no longer have an owner."""
     results = []
     for folder in [folder for place in _places() for folder in sorted(place.glob(f"{_PREFIX}*"))]:
         lock = _claim(folder)
@@ -122,7 +121,7 @@ def left_behind() -> list[Path]:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a folder that was left behind; False where it has an owner, or is none of these folders."""
+    """Remove a folder that was left behind; False if it has an owner or is another kind of folder."""
     lock = _claim(folder)
     if lock is None:
         return False
@@ -131,19 +130,19 @@ def remove(folder: Path) -> bool:
 
 
 def owned(folder: Path) -> bool:
-    """Whether a process has made it its own, be it one that has ended."""
+    """Whether a process has owned it, even if that process has ended."""
     return (folder / _OWNER).exists()
 
 
 def _places() -> list[Path]:
     import tempfile
 
-    # Ray's folders need short names, and are made in /tmp where the usual place has a long one.
+    # Ray's folders need short paths, so they are in /tmp if the usual place has a long path.
     return list(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
 def _claim(folder: Path) -> int | None:
-    """The lock of a folder of this user that nobody holds; None for any other. Links are not followed."""
+    """The free lock of one of this user's folders; None for any other folder. Links are not followed."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -160,7 +159,7 @@ def _claim(folder: Path) -> int | None:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """The lock goes last: should this be cut off, or a file come in meanwhile, the rest can still be found."""
+    """The lock file is removed last: if interrupted, or if a file is added meanwhile, the rest can still be found."""
     import shutil
 
     try:

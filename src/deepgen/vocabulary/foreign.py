@@ -1,7 +1,7 @@
-"""Files that somebody else may have written, read within limits that are stated here.
+"""Reads files that someone else may have written, within fixed limits.
 
-What breaks a limit is refused with BadInput, before it has cost much time or memory. Within all limits, text and parsed
-values together stay below half a gigabyte.
+Input that exceeds a limit is refused with BadInput before it costs much time or memory. Within all limits, text and
+parsed values together stay below half a gigabyte.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, NoReturn
 
 from deepgen.vocabulary.errors import BadInput
 
-MOST_BYTES = 48 << 20  # of JSON, after unpacking
+MOST_BYTES = 48 << 20  # of JSON, after decompression
 MOST_VALUES = 3_000_000
-_BYTES_EACH = 8  # of a value in lines of results, at least, where there are many
-MOST_DEPTH = 64  # objects and lists inside each other; deepgen's own files reach 18
-MOST_DIGITS = 300  # of an integer, so that it always fits a float
-# Whole strings, also one that never ends: a pattern that can fail there would take quadratic time.
+_BYTES_EACH = 8  # least bytes per value in large files of results
+MOST_DEPTH = 64  # nested objects and lists; deepgen's own files reach 18
+MOST_DIGITS = 300  # of an integer, so that it always fits into a float
+# Whole strings, including unterminated ones: a pattern that can fail there would take quadratic time.
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# What reading a value of the wrong shape may raise. A KeyError's text is the key.
+# Errors that reading a value of the wrong shape may raise. A KeyError's text is the key.
 _SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError, RecursionError)
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> bytes:
     """The content of a file of at most that many bytes.
 
-    `plain`: of no pipe, which would be waited for; for files that were found in a folder rather than named.
+    `plain`: refuse pipes, which would block; for files found in a folder rather than named by the user.
     """
     try:
         if plain and path.exists() and not path.is_file():
@@ -48,18 +48,18 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> by
 
 
 def read_json(path: Path, *, most: int = MOST_BYTES, values: int = MOST_VALUES, plain: bool = False) -> Any:
-    """The JSON value that a file holds."""
+    """The JSON value in a file."""
     return parse(read_bytes(path, most=most, plain=plain), str(path), most=most, values=values)
 
 
 def parse_lines(data: bytes, where: str) -> list[Any]:
-    """The JSON values of a text with one on each line: all together no more than a text of that length has of ours."""
+    """The JSON values of a text with one per line, limited to as many values as our own texts of that length have."""
     _check_structure(data, where, max(MOST_VALUES // 3, len(data) // _BYTES_EACH))
     return [parse(line, where) for line in data.splitlines()]
 
 
 def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES, values: int = MOST_VALUES) -> Any:
-    """A JSON value: no NaN or infinity, no key twice, no text that is not Unicode, and within the limits."""
+    """Parse a JSON value within the limits, without NaN, infinity, duplicate keys or invalid Unicode."""
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if len(data) > most:
         raise too_large(most, where)
@@ -79,9 +79,9 @@ def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES, values: int 
 
 
 def unpacked(data: bytes, where: str, *, most: int = MOST_BYTES) -> bytes:
-    """What gzip packed, at most that many bytes of it."""
+    """Decompress gzip data, up to that many bytes."""
     out = b""
-    while data:  # a file may hold several streams, one after the other
+    while data:  # a file may contain several consecutive streams
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
             out += stream.decompress(data, most + 1 - len(out))
@@ -96,7 +96,7 @@ def unpacked(data: bytes, where: str, *, most: int = MOST_BYTES) -> bytes:
 
 
 def check_limits(value: Any, where: str) -> None:
-    """The limits of JSON for a value that another parser made."""
+    """Apply the limits of JSON to a value from another parser."""
     level = [value]
     for _ in range(MOST_DEPTH + 1):
         if any(isinstance(v, int) and abs(v) >= 10**MOST_DIGITS for v in level):
@@ -116,7 +116,7 @@ def too_large(most: int, where: str) -> BadInput:
 
 @contextmanager
 def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[None]:
-    """Around code that takes a parsed value apart: a value of another shape is `where: what`."""
+    """For code that takes a parsed value apart: a value of another shape raises BadInput with `where: what`."""
     try:
         yield
     except _SHAPE as error:
@@ -125,8 +125,8 @@ def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[Non
 
 
 def _check_structure(data: bytes, where: str, values: int) -> None:
-    """Before a parser builds anything: how many values there are at most, and how deep they lie."""
-    import numpy as np  # here: commands that read no such file do not wait for it
+    """Check the number of values and the nesting depth before the parser builds anything."""
+    import numpy as np  # imported late: commands without such files do not wait for it
 
     marks = np.frombuffer(_STRING.sub(b"", data).translate(None, _NOT_STRUCTURE), np.uint8)
     opening = (marks == ord("[")) | (marks == ord("{"))
@@ -165,9 +165,9 @@ def _whole(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters written out, such as \x1b; line ends and tabs stay.
+    r"""The text with control characters escaped, such as \x1b; line ends and tabs stay.
 
-    Names and messages may come from somebody else's study. An escape sequence in them could hide text, change the
+    Names and messages may come from someone else's study. An escape sequence in them could hide text, change the
     terminal's title or fake a prompt.
     """
     if text.isprintable():
@@ -178,7 +178,7 @@ def printable(text: str) -> str:
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:
-    """For notebooks: a heading and a row for each fact. All of it may be somebody else's, so all of it is escaped."""
+    """HTML for notebooks: a heading and a row per fact. Everything may come from someone else, so it is all escaped."""
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
         for name, text in rows.items()

@@ -11,10 +11,10 @@ JsonObject: TypeAlias = "dict[str, Json]"
 
 
 def canonical(value: object) -> str:
-    """The one spelling of a JSON value, so that equal values have equal hashes."""
+    """The canonical text of a JSON value: equal values have equal texts, and so equal hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(value: object, length: int = 64) -> str:
-    """SHA-256 of the canonical spelling, in hexadecimal, cut to `length` characters."""
+    """The SHA-256 of the canonical text, in hexadecimal, cut to `length` characters."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]

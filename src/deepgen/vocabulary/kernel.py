@@ -1,4 +1,4 @@
-"""Kernel and Artifact: what a generator emits and what a toolchain builds from it. Pure data, to and from JSON."""
+"""Kernel and Artifact: what a generator emits, and what a toolchain builds from it. Pure data, with JSON forms."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import Json, JsonObject, digest
 
-# A size in a launch plan: a number, or an expression over the operator's scalars such as "ceil_div(M, 128)".
+# A size in a launch plan: a number, or an expression over the operator's scalars, such as "ceil_div(M, 128)".
 Size: TypeAlias = "int | str"
-# Of fields that are newer than some kernels: these keep their ids.
+# For fields that were added later, so that existing kernels keep their ids.
 _OMITTED = coded(omit=True)
-GPU_ALIGN = 16  # bytes that every tensor's address on a GPU is a multiple of: kernels load up to 16 at once
+GPU_ALIGN = 16  # the alignment in bytes of every tensor's address on a GPU: kernels load up to 16 bytes at once
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class ScalarArg:
 class WorkspaceArg:
     """The address of scratch memory. Steps that name the same workspace share it.
 
-    It is `zeroed` before every run, or, when it is `lasting`, before the first only: a run finds what the last left.
+    It is `zeroed` before every run or, if `lasting`, only before the first: a run then finds the data of the previous
+    run.
     """
 
     json_kind: ClassVar[str] = "workspace"
@@ -61,19 +62,20 @@ class WorkspaceArg:
 
 @dataclass(frozen=True)
 class TensorMapSpec(Serializable):
-    """A tensor map: how the bulk tensor copy engine of NVIDIA's GPUs finds the tiles of a tensor.
+    """A tensor map, with which the bulk tensor copy engine of NVIDIA GPUs finds the tiles of a tensor.
 
-    `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, how many
-    bytes are fetched into that cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides`
-    (bytes, of all dimensions but the innermost) are those of the tensor unless they are given.
+    `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, the bytes
+    fetched into the L2 cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides` (in bytes, for
+    all dimensions except the innermost) default to those of the tensor.
 
     With `lower` the map gathers the windows of a convolution over channels, columns, rows and images: `box` is channels
-    and pixels. Pixels are where windows begin, `steps` apart, from `lower` (column and row) up to the size and `upper`.
+    and pixels. Pixels are the starting points of windows, `steps` apart, from `lower` (column and row) up to the size
+    plus `upper`.
     """
 
     box: tuple[Size, ...]
-    swizzle: str | None = field(default=None, metadata=_OMITTED)  # as if "none"
-    l2: str | None = field(default=None, metadata=_OMITTED)  # as if "128"
+    swizzle: str | None = field(default=None, metadata=_OMITTED)  # equivalent to "none"
+    l2: str | None = field(default=None, metadata=_OMITTED)  # equivalent to "128"
     sizes: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
     strides: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
     lower: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
@@ -82,16 +84,16 @@ class TensorMapSpec(Serializable):
 
     @property
     def expressions(self) -> tuple[Size, ...]:
-        """What depends on the shape."""
+        """The values that may depend on the shape."""
         parts = (self.sizes, self.strides, self.lower, self.upper, self.steps)
         return tuple(size for part in parts for size in part or ())
 
 
 @dataclass(frozen=True)
 class DescriptorArg:
-    """A descriptor of a tensor in a hardware's own form, passed by value and made from its spec at run time.
+    """A hardware descriptor of a tensor, passed by value and created from its spec at run time.
 
-    Or of a copy of it, by the name of the workspace in which an earlier step has made one.
+    `copy` is for a descriptor of a copy of the tensor: the workspace in which an earlier step has made the copy.
     """
 
     json_kind: ClassVar[str] = "tensor_map"
@@ -105,10 +107,10 @@ Arg: TypeAlias = "TensorArg | ScalarArg | WorkspaceArg | DescriptorArg"
 
 @dataclass(frozen=True)
 class Step:
-    """One call: an entry point with its arguments; all else matters on GPUs only.
+    """One call: an entry point with its arguments; the other fields are only for GPUs.
 
-    A step that `overlaps` may begin before the one ahead of it has ended. It waits itself before it uses what that
-    writes, so that it is correct without the overlap too.
+    A step that `overlaps` may begin before the previous one has ended. The kernel itself waits before it uses the
+    previous step's results, so it is correct without overlap too.
     """
 
     entry: str
@@ -122,7 +124,7 @@ class Step:
 
 @dataclass(frozen=True)
 class ConstantCopy:
-    """A tensor that the kernel reads from a global variable, such as one in a GPU's constant memory."""
+    """A tensor that the kernel reads from a global variable, such as in a GPU's constant memory."""
 
     symbol: str
     tensor: str
@@ -132,19 +134,19 @@ class ConstantCopy:
 class LaunchPlan(Serializable):
     """The steps of one run of a kernel, in order. `prepare` steps run once, before any timing (prepacking).
 
-    The tensors passed to `prepare` are constant: runs may rely on what was derived from them. All others may have
-    different contents in every run, at the same addresses.
+    The tensors passed to `prepare` are constant: runs may use data derived from them. All others may have different
+    contents in every run, at the same addresses.
 
-    Before the steps of every run the bytes of `constants` are copied to their symbols. There is one symbol for all
-    calls: on GPUs, runs of such a kernel on several streams must not overlap.
+    Before the steps of every run the bytes of `constants` are copied to their symbols. All calls share a symbol, so
+    runs of such a kernel on several GPU streams must not overlap.
     """
 
     steps: tuple[Step, ...]
     prepare: tuple[Step, ...] = field(default=(), metadata=coded(first=True))
-    # What a shape must satisfy: a condition over the operator's scalars, and the same in words.
+    # Requirements on a shape: a condition over the operator's scalars, and the same in words.
     requires: tuple[tuple[str, str], ...] = field(default=(), metadata=_OMITTED)
     constants: tuple[ConstantCopy, ...] = field(default=(), metadata=_OMITTED)
-    exclusive: bool = field(default=False, metadata=_OMITTED)  # one call at a time: found wrong otherwise, or not tried
+    exclusive: bool = field(default=False, metadata=_OMITTED)  # one call at a time, others are wrong or untested
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,10 @@ class Kernel(Serializable):
 
     name: str
     language: str  # c, cuda, hip, triton, sim
-    sources: tuple[Source, ...]  # the first is the one to compile; the others are what it includes
+    sources: tuple[Source, ...]  # the first is compiled; it includes the others
     flags: tuple[str, ...]
     plan: LaunchPlan
-    # As `requires` of a plan, but implied by sources and flags, and so not part of the id.
+    # Like a plan's `requires`, but implied by sources and flags, and so not part of the id.
     implied: tuple[tuple[str, str], ...] = field(default=(), metadata=_OMITTED)
 
     @cached_property
@@ -165,11 +167,11 @@ class Kernel(Serializable):
 
     @property
     def requirements(self) -> tuple[tuple[str, str], ...]:
-        """All that a shape must satisfy."""
+        """All requirements on a shape."""
         return (*self.plan.requires, *self.implied)
 
     def without_sources(self) -> Kernel:
-        """All that is needed besides the binary to run it. It has a different id."""
+        """The parts needed to run the binary. It has a different id."""
         return replace(self, sources=())
 
 
@@ -178,25 +180,25 @@ class Artifact(Serializable):
     """A built kernel: the path of its binary and the build's statistics."""
 
     kernel_id: str
-    binary: str  # path of the binary in the cache
+    binary: str  # its path in the cache
     format: str  # so, cubin, hsaco, sim
     toolchain: str  # name and version
-    facts: Mapping[str, Json]  # registers, spills, shared bytes, code bytes: whatever the toolchain says
-    seconds: float  # what the build took when it was made
+    facts: Mapping[str, Json]  # the toolchain's statistics: registers, spills, shared bytes, code bytes
+    seconds: float  # duration of the original build
     log: str = ""
-    # The kernel's own, with what only the compiler knows; None: as it was.
+    # The kernel's plan, with facts that only the compiler knows; None: unchanged.
     plan: LaunchPlan | None = field(default=None, metadata=_OMITTED)
 
 
 def completed(kernel: Kernel, plan: LaunchPlan | None) -> Kernel:
-    """The kernel as launched: with the plan that its build completed, if it did.
+    """The kernel as launched: with the plan completed by its build, if any.
 
-    Only what launches it may have it: a trial knows its kernel by the id that it was emitted with.
+    Use it only for launching: a trial identifies its kernel by the id with which it was emitted.
     """
     return kernel if plan is None else replace(kernel, plan=plan)
 
 
-# What is known of a parameter's value: a multiple of 16; a tensor of less than 2 GB.
+# Known properties of a parameter's value: a multiple of 16; a tensor of less than 2 GB.
 DIVISIBLE, NEAR = "divisible", "near"
 _VERSION, _KEY, _ENTRY = "--triton=", "--key=", "--entry="
 _PARAMETER, _CONSTANT, _OPTION = "--parameter=", "--constant=", "--option="
@@ -204,12 +206,12 @@ _PARAMETER, _CONSTANT, _OPTION = "--parameter=", "--constant=", "--option="
 
 @dataclass(frozen=True)
 class TritonUnit:
-    """`version` is the compiler's, `key` Triton's own digest of the function and of all that it calls."""
+    """A Triton function to compile. `version` is the compiler's, `key` Triton's digest of the function and calls."""
 
     version: str
     key: str
     entry: str
-    parameters: Mapping[str, Sequence[str]]  # in their order: the type, such as *fp32, then what is known of the value
+    parameters: Mapping[str, Sequence[str]]  # in order: the type, such as *fp32, then known properties of the value
     constants: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -233,7 +235,7 @@ class TritonUnit:
 
 
 def from_flags(flags: Sequence[str]) -> TritonUnit:
-    """Raises BadInput where they are not flags of a Triton kernel."""
+    """The unit described by a Triton kernel's flags. Raises BadInput for other flags."""
     try:
         return TritonUnit(
             version=_only(flags, _VERSION),

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The package's `__getattr__` and `__dir__`. `names`: the names that each module has, between spaces.
+    """The package's `__getattr__` and `__dir__`. `names`: for each module, its names separated by spaces.
 
-    Type checkers and editors read the same names from imports under TYPE_CHECKING, and `__all__`.
+    Type checkers and editors get the same names from imports under TYPE_CHECKING, and `__all__`.
     """
     where = {name: module for module, listed in names.items() for name in listed.split()}
 

@@ -12,22 +12,22 @@ from typing import Any, ClassVar
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.json import Json
 
-IMPOSSIBLE = "impossible"  # the condition of a time that the machine's peak does not allow
+IMPOSSIBLE = "impossible"  # condition for a time that the machine's peak makes impossible
 
 
 class Verdict(str, Enum):
-    """How a trial ended. One list, used everywhere."""
+    """How a trial ended. All code uses this list."""
 
     CORRECT = "correct"
     WRONG = "wrong"
     BUILD_FAILED = "build_failed"
     BUILD_TIMEOUT = "build_timeout"
-    REFUSED = "refused"  # by the driver, or by limits of the machine
+    REFUSED = "refused"  # by the driver, or because of limits of the machine
     CRASHED = "crashed"
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
-    UNSTABLE = "unstable"  # right, but its time could not be settled
-    NOT_RUN = "not_run"  # built, and predicted to be clearly slow by the build's statistics
+    UNSTABLE = "unstable"  # correct, but its time did not settle
+    NOT_RUN = "not_run"  # built, but predicted by build statistics to be clearly slow
 
     def __str__(self) -> str:
         return self.value
@@ -39,8 +39,8 @@ class Measurement(Serializable):
 
     verdict: Verdict
     detail: str = ""  # one sentence: what went wrong, for a verdict other than correct
-    samples: tuple[float, ...] = ()  # seconds of each timed run, in the order taken; outliers kept
-    error: float | None = None  # largest error found, as a share of the tolerance
+    samples: tuple[float, ...] = ()  # seconds of each timed run, in order; outliers included
+    error: float | None = None  # largest error, as a share of the tolerance
     counters: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, Json] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Measurement(Serializable):
 
     @property
     def right(self) -> bool:
-        """Whether results were correct, even if the time did not settle; not if it is implausibly short."""
+        """Whether results were correct, even if the time did not settle; False if the time is implausibly short."""
         return self.ok or (self.verdict is Verdict.UNSTABLE and not self.conditions.get(IMPOSSIBLE))
 
     @property
@@ -60,7 +60,7 @@ class Measurement(Serializable):
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of the times of several shapes, which count as one."""
+    """The mean of the times of several shapes, which count as one time."""
     if len(values) == 1 or min(values) <= 0.0:
         return values[0]
     return exp(sum(map(log, values)) / len(values))
@@ -68,7 +68,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Trial:
-    """One tried config. `id` counts from 0 in its study; `rank` is the config's place in the space."""
+    """One tried config. `id` counts from 0 in its study; `rank` is the config's rank in the space."""
 
     id: int
     rank: int
@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """The time that counts: None unless the kernel was correct."""
+        """The time that counts: None unless the kernel is correct."""
         return self.measurement.seconds if self.ok else None
 
 
@@ -94,28 +94,28 @@ ANY, ONE = "any number at once", "one at a time"
 
 @dataclass(frozen=True)
 class Properties(Serializable):
-    """Each in a word, and empty where it was not tried."""
+    """Properties of a kernel, one word each; empty if untested."""
 
-    nan: str = field(default="", metadata=coded(omit=True))  # kept as the reference keeps them, or lost
-    inf: str = field(default="", metadata=coded(omit=True))  # likewise
+    nan: str = field(default="", metadata=coded(omit=True))  # kept like in the reference, or lost
+    inf: str = field(default="", metadata=coded(omit=True))  # the same
     denormals: str = field(default="", metadata=coded(omit=True))  # kept or flushed
-    threads: str = field(default="", metadata=coded(omit=True))  # how many may call it; ONE: calls take a lock
-    alignment: str = field(default="", metadata=coded(omit=True))  # "element", or the bytes that addresses need
+    threads: str = field(default="", metadata=coded(omit=True))  # how many threads may call it; ONE: calls take a lock
+    alignment: str = field(default="", metadata=coded(omit=True))  # "element", or the alignment of addresses in bytes
 
     usual: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "nan": (KEPT,), "inf": (KEPT,), "denormals": (KEPT,), "threads": (ANY,), "alignment": ("element", "16 bytes"),
     }  # fmt: skip
 
     def loses(self) -> list[str]:
-        """Special numbers that it does not handle as the reference does, in words."""
+        """Special numbers that it does not handle like the reference, in words."""
         marks = self.marks()
         return [words for name, words in _SPECIAL.items() if name in marks]
 
     def untried(self, names: Collection[str]) -> list[str]:
-        """Of these special numbers, those that it was not tried with, in words."""
+        """Which of these special numbers it was not tested with, in words."""
         return [words for name, words in _SPECIAL.items() if name in names and not getattr(self, name)]
 
     def marks(self) -> dict[str, str]:
-        """What a user has to know: the properties that differ from those of a plain kernel."""
+        """What a user should know: the properties that differ from those of an ordinary kernel."""
         values = {one.name: str(getattr(self, one.name)) for one in fields(self)}
         return {name: value for name, value in values.items() if value and value not in self.usual[name]}

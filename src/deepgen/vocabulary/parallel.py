@@ -1,4 +1,4 @@
-"""Array work split over threads: numpy and C release the GIL meanwhile."""
+"""Array work split over threads: numpy and C code release the GIL while they compute."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import TypeVar
 T = TypeVar("T")
 
 CHUNK = 1 << 16
-_LARGE = 1 << 20  # from here on threads share the work
-_PARTS = 8  # of the work for each thread: the last ones to end do not keep the others waiting
+_LARGE = 1 << 20  # from this size on, threads share the work
+_PARTS = 8  # parts of the work per thread, so that the last thread does not keep the others waiting
 
 
 def usual_threads() -> int:
-    """As many as there are cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_parts(units: int, threads: int, work: Callable[[int, int], None]) -> None:
-    """Have threads do so many units of work, a range of them at a time. None is left when it returns."""
+    """Run units of work in threads, a range of units at a time. All are done on return."""
     size = max(1, -(-units // (_PARTS * threads)))
     starts = iter(range(0, units, size))
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            for start in starts:  # a range's iterator is one object of C: threads share it safely
+            for start in starts:  # a range iterator is a single C object, which threads share safely
                 if failed:
                     return
                 work(start, min(units, start + size))
@@ -36,7 +36,7 @@ def in_parts(units: int, threads: int, work: Callable[[int, int], None]) -> None
             failed.append(error)
 
     others: list[threading.Thread] = []
-    with suppress(RuntimeError):  # no more threads may be started here: those that there are do the work
+    with suppress(RuntimeError):  # if no more threads can be started, the existing ones do the work
         for _ in range(min(threads, -(-units // size)) - 1):
             other = threading.Thread(target=run)
             other.start()
@@ -49,8 +49,8 @@ def in_parts(units: int, threads: int, work: Callable[[int, int], None]) -> None
 
 
 def in_chunks(size: int, work: Callable[[slice], None]) -> None:
-    """Have threads work on parts of flat arrays of that size, of which the temporaries stay in the cache. What numpy
-    ignores must be said in each."""
+    """Process parts of flat arrays of that size in threads, with temporaries that fit into the cache. numpy's error
+    state must be set in each call."""
 
     def some(first: int, last: int) -> None:
         for chunk in range(first, last):
@@ -60,8 +60,8 @@ def in_chunks(size: int, work: Callable[[slice], None]) -> None:
 
 
 def side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of calls that run at the same time. A process that ends waits for none of them, as it would for those
-    of a pool."""
+    """The results of calls that run concurrently. At exit, a process does not wait for these threads, unlike for a
+    pool's."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 

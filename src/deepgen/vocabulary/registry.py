@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 T = TypeVar("T")
-DISTRIBUTION = "deepgen-kernels"  # whose entry points are plug-ins of our own
+DISTRIBUTION = "deepgen-kernels"  # our distribution, whose entry points are our own plug-ins
 
 
 @dataclass(frozen=True)
@@ -27,40 +27,40 @@ class Broken:
 
 
 class Registry(Generic[T]):
-    """`own` gives each built-in name the place of its object, `module:attribute`; it is imported when asked for.
+    """Objects by name. `own` gives the place of each built-in object, `module:attribute`, which is imported on lookup.
 
-    A plug-in adds names by entry points of the group. Built-in names win.
+    Plug-ins add names through entry points of the group. Built-in names take precedence.
     """
 
     def __init__(self, group: str, what: str, own: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
-        """`also`: the same by names that others use, which are not listed."""
+        """`also`: further places by names that other code uses, which are not listed."""
         self.group, self.what, self._own, self._also = group, what, own, also or {}
         self._loaded: dict[str, T] = {}
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The built-in names, in their order."""
+        """The built-in names, in order."""
         return tuple(self._own)
 
     def place(self, name: str) -> str:
-        """The module of a built-in name. Imports nothing."""
+        """The module of a built-in name, without importing it."""
         return self._own[name].partition(":")[0]
 
     def names(self) -> tuple[str, ...]:
-        """All names, the built-in ones first. Imports nothing."""
+        """All names, built-in ones first, without importing anything."""
         return (*self._own, *(name for name in sorted(_entry_points(self.group)) if name not in self._own))
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in _entry_points(self.group)
 
     def get(self, name: str) -> T:
-        """The object of that name. Raises BadInput for an unknown one and DeepgenError for a broken plug-in."""
+        """The object with this name. Raises BadInput for an unknown name and DeepgenError for a broken plug-in."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def working(self, without: tuple[str, ...] = ()) -> list[T]:
-        """All objects; plug-ins that cannot be loaded are left out, and built-in names that begin so."""
+        """All objects, except plug-ins that cannot be loaded, and built-in names with one of the prefixes `without`."""
         out = [self.get(name) for name in self._own if not name.startswith(without)]
         for name in self.names()[len(self._own) :]:
             try:
@@ -70,7 +70,7 @@ class Registry(Generic[T]):
         return out
 
     def broken(self) -> list[Broken]:
-        """The plug-ins that cannot be loaded, and why. Imports all of them."""
+        """The plug-ins that cannot be loaded, with reasons. Imports all of them."""
         failures = []
         for name, entry in sorted(_entry_points(self.group).items()):
             if name in self._own:
@@ -93,39 +93,39 @@ class Registry(Generic[T]):
             raise BadInput(f"unknown {self.what} {name!r}", allowed="one of " + ", ".join(self.names()))
         try:
             plugged: T = entry.load()
-        except Exception as error:  # whatever someone else's module raises while it is imported
+        except Exception as error:  # a third-party module may raise anything when imported
             what = f"{self.what} {name!r} of package {_package(entry)} cannot be loaded"
             raise DeepgenError(f"{what}: {type(error).__name__}: {error}") from error
         return plugged
 
 
 class Lowering(Protocol):
-    """What makes C for CPUs of Triton's IR."""
+    """Converts Triton's IR to C for CPUs."""
 
-    RELEASE: str  # of Triton, such as 3.9
-    ENTRY: str  # the function of that C which runs a whole grid
+    RELEASE: str  # Triton release, such as 3.9
+    ENTRY: str  # the function in that C code that runs a whole grid
 
     def digest(self) -> str:
-        """Of its code: another version of it makes other kernels."""
+        """A digest of its code: another version generates other kernels."""
         ...
 
 
-# Brought by a plug-in under the name `triton`, and imported only for such kernels.
+# Provided by a plug-in with the name `triton`, and imported only for such kernels.
 LOWERINGS: Registry[Callable[[], Lowering]] = Registry("deepgen.lowerings", "lowering to C", {})
-# What modules such as `deepgen.triton_cpu` call when they are imported, where a plug-in brings that.
+# Called when modules such as `deepgen.triton_cpu` are imported, if a plug-in provides it.
 DOORS: Registry[Callable[[], None]] = Registry("deepgen.doors", "module", {})
 
 
 @lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
 def _entry_points(group: str) -> Mapping[str, Any]:
-    """By name: those of our own source tree, then the first of two installed packages that use the same one."""
-    from importlib import metadata  # here: built-in names do without, and it takes long to import
+    """The entry points by name: our own source tree's first; if two installed packages use a name, the first counts."""
+    from importlib import metadata  # imported late: built-in names do not need it, and it takes long to import
 
     places = _declared_in_source_tree().get(group, {})
     by_name: dict[str, Any] = {name: metadata.EntryPoint(name, place, group) for name, place in places.items()}
     try:
         installed = metadata.entry_points(group=group)
-    except TypeError:  # a Python before 3.10, where bundles run
+    except TypeError:  # Python before 3.10, on which bundles run
         everything: Any = metadata.entry_points()
         installed = everything.get(group, ())
     for entry in installed:
@@ -152,7 +152,7 @@ def own_plugins() -> Mapping[str, Mapping[str, str]]:
 
 
 def metadata_files(plugins: Mapping[str, Mapping[str, str]], version: str) -> dict[str, str]:
-    """The files that let importlib find these plug-ins in a folder with copies of their packages."""
+    """The files with which importlib finds these plug-ins in a folder with copies of their packages."""
     folder = f"{DISTRIBUTION.replace('-', '_')}-{version}.dist-info"
     groups = ((group, (f"{name} = {place}" for name, place in places.items())) for group, places in plugins.items())
     return {
@@ -163,7 +163,7 @@ def metadata_files(plugins: Mapping[str, Mapping[str, str]], version: str) -> di
 
 @lru_cache(maxsize=None)  # noqa: UP033
 def _declared_in_source_tree() -> Mapping[str, Mapping[str, str]]:
-    """What pyproject.toml declares, where deepgen runs from its source tree: that need not be installed, and the
+    """The entry points in pyproject.toml, if deepgen runs from its source tree: that need not be installed, and the
     metadata of an editable installation may be older than the file.
     """
     source = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""A build as a task of Ray: JSON goes in, JSON and the binary's bytes come out. Runs on the nodes that build."""
+"""A build as a Ray task: JSON goes in, JSON and the binary's bytes come out. Runs on the nodes that build."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from deepgen_cluster.ray.lease import end_with_node, refusal
 
 
 def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, cache: Path | None) -> str:
-    """What all builds of a study have in common."""
+    """The settings that all builds of a study share."""
     return json.dumps(
         {
             "target": target.to_json(),
@@ -44,7 +44,7 @@ def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, ca
 
 
 def build(kernel: str, ordered: str) -> tuple[str, bytes]:
-    """The task. A failed build is a result; an exception is an internal error."""
+    """The Ray task. A failed build is a result; an exception is an internal error."""
     end_with_node()
     try:
         work = _build_setup(ordered)
@@ -63,7 +63,7 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
 
 
 def read(reply: str) -> Artifact:
-    """The result of `build`. Raises BuildError if the build failed, and DeepgenError if it could not be tried."""
+    """The result of `build`. Raises BuildError if the build failed, and DeepgenError if it could not be attempted."""
     answer: dict[str, Any] = json.loads(reply)
     if "failed" in answer:
         failed = answer["failed"]
@@ -89,7 +89,7 @@ def _build_setup(ordered: str) -> _BuildSetup:
 
 @lru_cache(maxsize=8)
 def _toolchain(ordered: str, language: str) -> Toolchain:
-    # Kept while the process lives: finding a compiler asks it for its version.
+    # Cached for the life of the process: looking up a compiler runs it to get its version.
     return toolchain_for(_build_setup(ordered).target, language, json.loads(ordered)["toolchains"])
 
 
@@ -97,7 +97,7 @@ TRIES = 3  # of a build whose process dies, as in the local engine
 
 
 class RemoteBuilds:
-    """Hands kernels to whichever node has a build slot free."""
+    """Submits kernels to any node with a free build slot."""
 
     def __init__(self, ray: Any, group: str | None, ordered: str) -> None:
         self._ray, self._order = ray, ordered
@@ -122,6 +122,6 @@ class RemoteBuilds:
                 return read(self._ray.get(answer)), binary
             except self._ray.exceptions.RayTaskError as error:
                 raise DeepgenError(f"a build on the Ray cluster failed: {error}") from error
-            except self._ray.exceptions.RayError:  # the process or the node is gone
+            except self._ray.exceptions.RayError:  # the process or the node was lost
                 continue
         raise BuildError(Verdict.BUILD_FAILED, f"the process that built it died {TRIES} times")

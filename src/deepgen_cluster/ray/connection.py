@@ -1,7 +1,7 @@
 """This process's connection to a Ray cluster, and the small cluster that is started if none is named.
 
 Ray has one connection per process, so its users are counted here: the first session opens it and the last one closes
-it. A connection that the program has opened itself is used and left open.
+it. A connection that the program opened itself is used and left open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from deepgen_cluster.ray.lease import Renewals
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few are in flight at a time
-_LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system cuts off at 107
+_REGISTERS = 180.0  # seconds for a node of our own to start: Ray's own half a minute is too short on a busy host
+_LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system's limit is 107
 
-# Ray reads these only from the environment of its process, some of them only when it is imported.
+# Ray reads these only from the environment of its process, some of them only at import.
 _MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
@@ -42,14 +44,14 @@ class Local:
 
 
 class _Held:
-    """The one connection."""
+    """The single connection."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.sessions = 0
         self.to: str | Local | None = None
         self.scratch: Scratch | None = None  # of the local cluster
-        self.before: dict[str, str | None] = {}  # the environment as it was
+        self.before: dict[str, str | None] = {}  # the original environment
         self.renewals: Renewals | None = None
 
 
@@ -71,7 +73,7 @@ def connect(to: str | Local, token: Path | None = None) -> Any:
 
 
 def disconnect() -> None:
-    """A session has ended."""
+    """Called when a session has ended."""
     with _held.lock:
         _held.sessions -= 1
         if _held.sessions == 0:
@@ -105,7 +107,7 @@ def _name(cluster: str | Local) -> str:
 
 def _open(to: str | Local, token: Path | None) -> None:
     if "ray" in sys.modules and imported().is_initialized():
-        _held.to = None  # opened by the program, which closes it
+        _held.to = None  # opened by the program, which will close it
         return
     sweep()
     _held.before = {}
@@ -125,16 +127,16 @@ def _connect(to: str | Local, token: Path | None) -> None:
         token = _new_token(_held.scratch.path)
         options |= {
             "address": "local",
-            "num_cpus": 0,  # we ask for roles instead; for each CPU Ray would start a process
+            "num_cpus": 0,  # roles are requested instead; Ray would start a process for each CPU
             "resources": devices.of_node(to.build_slots, to.testers),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
-            "_temp_dir": str(_held.scratch.path / "r"),  # a folder inside ours: Ray makes it writable to everyone
+            "_temp_dir": str(_held.scratch.path / "r"),  # a folder inside ours, since Ray makes it world-writable
             "_system_config": {
                 "enable_worker_prestart": False,
-                "gcs_rpc_server_reconnect_timeout_s": 5,  # workers give up soon after we are killed
+                "gcs_rpc_server_reconnect_timeout_s": 5,  # workers exit soon after we are killed
                 "worker_maximum_startup_concurrency": host.usable_cores(),
-                "num_workers_soft_limit": to.build_slots + to.testers,  # kept while they are idle
+                "num_workers_soft_limit": to.build_slots + to.testers,  # kept while idle
             },
         }
     else:
@@ -146,7 +148,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         apply_environment(ray)
     _silence_ray_logs(ray)
     try:
-        with _own_signals():
+        with _own_signals(), _patience(ray):
             ray.init(**options)
     except ray.exceptions.AuthenticationError as error:
         raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept this token; {_HOW_TOKENS}") from error
@@ -192,7 +194,7 @@ def _new_token(folder: Path) -> Path:
 
 
 def apply_environment(ray: Any) -> None:
-    """Ray decides on import whether tokens are used, and keeps the first one that it read."""
+    """Apply changed settings: Ray decides at import whether tokens are used, and keeps the first token it read."""
     mode = os.environ.get(_MODE, "disabled")
     ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -204,13 +206,36 @@ def apply_environment(ray: Any) -> None:
 
 
 def _silence_ray_logs(ray: Any) -> None:
-    """Ray prints what raylets report to all drivers. What matters reaches us as an exception."""
+    """Suppress messages of raylets, which Ray prints to all drivers. What matters reaches us as an exception."""
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
 @contextmanager
+def _patience(ray: Any) -> Iterator[None]:
+    """Wait longer than Ray does for a node that it has started to register."""
+    services = ray._private.services
+    get_node = services.get_node
+
+    def registered(*args: Any) -> Any:
+        latest = time.monotonic() + _REGISTERS
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > latest:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = registered
+    try:
+        yield
+    finally:
+        services.get_node = get_node
+
+
+@contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep our SIGTERM handler, which Ray would replace by its own: it closes a study's journal."""
+    """Keep our SIGTERM handler, which closes a study's journal; Ray would replace it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The devices that a study is measured on, as the driver sees them: found, opened, lost, found again."""
+"""The devices that measure a study, from the driver's view: detected, opened, lost, and recovered."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from deepgen_cluster.ray.lease import CONTROL
 from deepgen_cluster.ray.tester import Tester
 
 AT_ONCE = 2  # calls in flight per device: one running, and one whose binary is being transferred
-LATE_SECONDS = 20.0  # for a node to report its device after another node has done so
+LATE_SECONDS = 20.0  # how long to wait for a node to report its device after another node has reported
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a measuring actor is opened with."""
+    """The arguments for opening a measuring actor."""
 
     session: str
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
-    arrays: Sequence[Any]  # of each timed shape, as `measure.handed` packs them, where nodes lack an operator's code
+    arrays: Sequence[Any]  # of each timed shape, packed by `measure.handed`, if nodes lack an operator's code
     helpers: Mapping[str, tuple[Kernel, Any]]  # our own code for the device, built on a building node
 
 
@@ -45,7 +45,7 @@ class Member:
     peak: float | None = None
     bandwidth: float | None = None
     ready: bool = False
-    trials: deque[Any] = field(default_factory=deque)  # given to it, the first one running
+    trials: deque[Any] = field(default_factory=deque)  # sent to it, the first one running
 
     @property
     def free(self) -> int:
@@ -60,12 +60,12 @@ Later = Callable[[Any, Callable[[Any], None]], None]
 
 
 def gone(errors: Any) -> tuple[type[Exception], ...]:
-    """The exceptions that mean a lost device; a node that dies while its actor starts raises a different one."""
+    """The exceptions for a lost device; a node that dies while its actor starts raises a different one."""
     return errors.RayActorError, errors.ActorUnschedulableError
 
 
 class DevicePool:
-    """Every method is called by one thread at a time; the session's lock sees to that."""
+    """The devices of a session. The session's lock ensures that only one thread calls a method at a time."""
 
     def __init__(
         self,
@@ -78,8 +78,7 @@ class DevicePool:
         wanted: str | None,
         give_back: Callable[[Member], None],
     ) -> None:
-        """`later(ref, heard)` has `heard(ref)` called when ref is ready; `give_back` takes the trials of a member that
-        is lost."""
+        """`later(ref, heard)` calls `heard(ref)` when ref is ready; `give_back` takes the trials of a lost member."""
         self._ray, self._opening, self._later, self._give_back = ray, opening, later, give_back
         self._group, self._most, self._wanted = group, most, wanted
         self._actor = ray.remote(concurrency_groups={CONTROL: 1})(Tester)
@@ -94,10 +93,10 @@ class DevicePool:
 
     @property
     def ready(self) -> list[Member]:
-        return [member for member in list(self.members.values()) if member.ready]  # called from other threads too
+        return [member for member in list(self.members.values()) if member.ready]  # also called from other threads
 
     def refresh(self, nodes: Sequence[Node]) -> None:
-        """Follow changes of the cluster: forget devices whose node is gone, start actors for new ones."""
+        """Follow changes of the cluster: forget devices whose node is lost, start actors for new ones."""
         places = {(node.id, slot): node for node in nodes for slot in range(node.count(devices.MEASURE, self._group))}
         for place in [place for place in self.members if place not in places]:
             self.lose(self.members[place])
@@ -107,7 +106,7 @@ class DevicePool:
         self._settle()
 
     def lose(self, member: Member) -> None:
-        """Its process or its node is gone. The next refresh starts it again, if its node is up."""
+        """Its process or its node was lost. The next refresh restarts it, if its node is up."""
         if self.members.pop(member.place, None) is not None:
             member.ready = False
             self._give_back(member)
@@ -124,7 +123,7 @@ class DevicePool:
         task = json.dumps(opening.task.to_json())
         helpers = json.dumps({name: kernel.to_json() for name, (kernel, _) in opening.helpers.items()})
         binaries = [binary for _, binary in opening.helpers.values()]
-        # Ray resolves references that are arguments themselves, but not those inside a list.
+        # Ray resolves references passed as arguments, but not those inside a list.
         ref = member.handle.open.remote(opening.session, task, opening.setting, helpers, *binaries, *opening.arrays)
         self._later(ref, partial(self._hear_ready, member))
 
@@ -142,8 +141,8 @@ class DevicePool:
     def _send_for(self, node: Node, slot: int) -> None:
         """Get the device's actor, or start it; studies share it.
 
-        Ray ends an actor together with the driver that started it, and the next study that needs it starts another.
-        So nothing is left behind when a driver dies.
+        Ray ends an actor when the driver that started it ends, and the next study that needs it starts another. So
+        nothing is left behind when a driver dies.
         """
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         handle = self._actor.options(
@@ -174,7 +173,7 @@ class DevicePool:
         self._settle()
 
     def _settle(self) -> None:
-        """Choose the kind of device, once all have answered or the rest are late."""
+        """Choose the kind of device, once all have answered or the rest are too late."""
         devices = [m.device for m in self.members.values() if m.device is not None]
         late = time.monotonic() - self._began > LATE_SECONDS
         if self.kind is not None or not devices or (len(devices) < len(self.members) and not late):
@@ -206,7 +205,7 @@ class DevicePool:
             member.peak, member.bandwidth, member.ready = reply["peak"], reply["bandwidth"], True
 
     def _hear_failure(self, member: Member, error: Exception) -> None:
-        """It did not answer. A lost process is started again; one that cannot import the code is not."""
+        """It failed to answer. A lost process is restarted; one that cannot import the code is not."""
         if isinstance(error, gone(self._ray.exceptions)):
             text = str(error)
             if "ModuleNotFoundError" not in text and "ImportError" not in text:

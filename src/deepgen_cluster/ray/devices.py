@@ -1,7 +1,8 @@
-"""The nodes of a cluster and what they are for; the devices that measuring processes found, and which a study uses.
+"""The nodes of a cluster and their roles; the devices that measuring processes detected, and which of them a study
+uses.
 
-A node says what it is for by custom resources: `build` counts its build slots, `measure` its devices. A node that
-belongs to a work group G carries `build:G` and `measure:G` beside them, with the same counts.
+A node declares its roles through custom resources: `build` counts its build slots, `measure` its devices. A node of a
+work group G also has `build:G` and `measure:G`, with the same counts.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ class Device:
     slot: int
     version: str  # of deepgen, on that node
     targets: tuple[Target, ...]
-    card: str | None = None  # its number on the node, where Ray assigned the process a card
+    card: str | None = None  # its number on the node, if Ray assigned a card to the process
 
     def kind(self, target: Target) -> str | None:
-        """What kind of device it is for kernels of this target; None where they cannot be measured here."""
+        """The kind of device for kernels of this target; None if they cannot be measured here."""
         if self.version != deepgen.__version__:
             return None
         if not target.computes:
             return "simulated device"
-        # A node has one CPU, however many cards it has.
+        # A node has one CPU, whatever the number of its cards.
         if target.shares_cores_with_builds and self.slot > 0:
             return None
         return next((one.device_kind for one in self.targets if target.runs_on(one)), None)
 
     def describe(self) -> str:
-        """One line for people."""
+        """A one-line description."""
         has = ", ".join(one.describe().partition(": ")[2] for one in self.targets) or "no device that deepgen supports"
         other = "" if self.version == deepgen.__version__ else f" with deepgen {self.version}"
         return f"{self.host} slot {self.slot}{other}: {has}"
@@ -56,7 +57,7 @@ class Device:
 
 
 def pin(cards: Sequence[str]) -> str | None:
-    """Let this process see only the card that Ray assigned to it; returns its number. For NVIDIA Ray does this."""
+    """Make only the card that Ray assigned visible to this process; returns its number. For NVIDIA Ray does this."""
     if not cards:
         return None
     os.environ["HIP_VISIBLE_DEVICES"] = cards[0]
@@ -64,12 +65,12 @@ def pin(cards: Sequence[str]) -> str | None:
 
 
 def probe(slot: int, card: str | None = None) -> Device:
-    """What this process can measure on."""
+    """The devices on which this process can measure."""
     return Device(platform.node(), slot, deepgen.__version__, tuple(targets.devices()), card)
 
 
 def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:
-    """The kind of device that a study is measured on: times of different kinds must not be mixed in one study."""
+    """The kind of device for a study: times of different kinds must not be mixed in one study."""
     kinds = sorted({kind for device in devices if (kind := device.kind(target)) is not None})
     listed = "; ".join(device.describe() for device in devices)
     if not kinds:
@@ -96,14 +97,14 @@ def resource(role: str, group: str | None = None) -> str:
 
 
 def of_node(build_slots: int, devices: int, groups: Sequence[str] = ()) -> dict[str, float]:
-    """What a node is started with, for `ray start --resources` or `ray.init`."""
+    """The resources of a node, for `ray start --resources` or `ray.init`."""
     names: list[str | None] = [None, *groups]
     counts = {BUILD: build_slots, MEASURE: devices}
     return {resource(role, group): float(n) for role, n in counts.items() for group in names if n > 0}
 
 
 def taken_by_a_build(group: str | None) -> dict[str, float]:
-    """A slot of the node, which all groups share, and one of the group's."""
+    """One slot of the node, which all groups share, and one of the group's."""
     return {resource(BUILD): 1.0} | {resource(BUILD, group): 1.0}
 
 
@@ -124,7 +125,7 @@ class Node:
 
     def describe(self) -> str:
         """One line: its address and its resources."""
-        # Ray adds resources of its own: a name that is not ours, then a colon.
+        # Ray adds its own resources: a name that is not ours, then a colon.
         ours = [f"{name} {n:g}" for name, n in sorted(self.resources.items()) if name.partition(":")[0] in _SHOWN]
         return f"{self.host}: {', '.join(ours) or 'no role'}"
 
@@ -133,7 +134,7 @@ _SHOWN = (BUILD, MEASURE, "GPU")
 
 
 def living(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The nodes that are up, of those that `ray.nodes()` lists, in a fixed order."""
+    """The nodes that are up, from the list of `ray.nodes()`, in a fixed order."""
     up = [
         Node(str(n["NodeID"]), str(n["NodeManagerAddress"]), dict(n["Resources"]))
         for n in nodes
@@ -143,7 +144,7 @@ def living(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
 
 
 def require(nodes: Sequence[Node], group: str | None) -> None:
-    """Raises an error that lists the nodes if none has this role."""
+    """Raises an error that lists the nodes if none has a required role."""
     for role in (BUILD, MEASURE):
         if not any(node.count(role, group) for node in nodes):
             listed = "; ".join(node.describe() for node in nodes) or "none is up"

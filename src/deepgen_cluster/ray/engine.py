@@ -19,21 +19,21 @@ class RayEngine:
 
     address: str | None = None  # host:port, or auto for the cluster that this machine is a node of
     group: str | None = None  # the work group whose nodes are used; None: all nodes
-    build_slots: int | None = None  # at most; for a cluster on this machine exactly this many, by default one per core
-    testers: int | None = None  # devices, in the same way
-    devices: str | None = None  # a part of the device's name, where several kinds could be used
+    build_slots: int | None = None  # maximum; on a cluster on this machine exactly this many, by default one per core
+    testers: int | None = None  # number of devices, in the same way
+    devices: str | None = None  # a part of the device's name, if several kinds could be used
     toolchains: Mapping[str, str] = field(default_factory=dict)  # tool -> executable, on the nodes
     limits: BuildLimits = field(default_factory=BuildLimits)
     cache: Path | None = None  # a folder on the nodes; None: each node's own
-    token: Path | None = None  # the file with the cluster's token; None: where Ray itself looks for it
-    wait_seconds: float = 600.0  # for lost devices to come back
+    token: Path | None = None  # the file with the cluster's token; None: Ray's default location
+    wait_seconds: float = 600.0  # how long to wait for lost devices
 
     def open(self, task: Task, look: Look | None = None) -> RaySession:
         return RaySession(self, task, look)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Keep the connection, and a cluster on this machine, open from study to study."""
+        """Keep the connection, and a cluster on this machine, open across studies."""
         connection.connect(self.cluster(), self.token)
         try:
             yield

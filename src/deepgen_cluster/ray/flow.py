@@ -1,7 +1,7 @@
-"""Trials in flight on a cluster: from any build slot to the devices that fit.
+"""Trials in flight on a cluster: from any build slot to the suitable devices.
 
-One thread follows all of them. Whatever is lost with a process or a node is tried again elsewhere, by the rules below
-and not by Ray's own, so that every trial is reported once.
+One thread tracks all of them. Whatever is lost with a process or a node is retried elsewhere, by the rules below and
+not by Ray's own, so that every trial is reported once.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from deepgen_cluster.ray import builder, devices
 from deepgen_cluster.ray.builder import TRIES, RemoteBuilds
 from deepgen_cluster.ray.device_pool import DevicePool, Member, gone
 
-BUFFER = 6  # trials built or being measured for each device, so that uneven build times leave no device waiting
+BUFFER = 6  # trials built or being measured per device, so that uneven build times do not leave a device idle
 REFRESH_SECONDS = 1.0
 TICK_SECONDS = 0.02
 
 
 @dataclass(eq=False)
 class _Trial:
-    """A trial in flight. Its kernel is kept until it ends: it may have to be built again."""
+    """A trial in flight. Its kernel is kept until it ends, since it may have to be rebuilt."""
 
     id: int
     kernel: str  # JSON
@@ -50,7 +50,7 @@ class _Trial:
 
 
 class Flow:
-    """The trials of one session, and the thread that follows them."""
+    """The trials of one session, and the thread that tracks them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Flow:
         self._waiting: deque[_Trial] = deque()
         self._built: deque[_Trial] = deque()
         self._under_way = 0
-        self._slots = 1  # of all nodes that build
+        self._slots = 1  # over all nodes that build
         self._closing = False
         self._alone_since: float | None = None
         self._next_refresh = 0.0
@@ -93,7 +93,7 @@ class Flow:
 
     @property
     def window(self) -> int:
-        """How many trials may be in flight: one per build slot, and a few per device."""
+        """The maximum number of trials in flight: one per build slot, and a few per device."""
         return self._slots + BUFFER * max(1, len(self._pool.ready))
 
     def submit(self, trial_id: int, kernel: str) -> None:
@@ -102,23 +102,23 @@ class Flow:
             self._feed()
 
     def stop(self, seconds: float) -> None:
-        """Stop, and cancel what is in flight, so that others get the slots."""
+        """Stop, and cancel everything in flight, so that others get the slots."""
         self._closing = True
         if self._thread.is_alive():
             self._thread.join(timeout=seconds)
         for ref in self._calls:
             try:
                 self._ray.cancel(ref, force=False)
-            except (TypeError, ValueError, self._ray.exceptions.RayError):  # it has ended meanwhile
+            except (TypeError, ValueError, self._ray.exceptions.RayError):  # it has already ended
                 continue
         self._calls.clear()
 
     def call(self, ref: Any, heard: Callable[[Any], None]) -> None:
-        """Have `heard(ref)` called when ref is ready."""
+        """Call `heard(ref)` when ref is ready."""
         self._calls[ref] = heard
 
     def take_back(self, member: Member) -> None:
-        """A device is lost: the trial that was running there may be the cause, those queued behind it are not."""
+        """A device was lost: the trial that was running there may be the cause, those queued behind it are not."""
         for place, trial in reversed(list(enumerate(member.trials))):
             self._again(trial, at_work=place == 0)
         member.trials.clear()
@@ -156,7 +156,7 @@ class Flow:
         self._feed()
 
     def _end_without_devices(self) -> None:
-        """Devices may come back; a study without any for a long time ends, and can be resumed later."""
+        """Lost devices may come back; a study that has none for a long time ends, and can be resumed later."""
         if self._pool.ready:
             self._alone_since = None
             return
@@ -170,10 +170,10 @@ class Flow:
             )
 
     def _feed(self) -> None:
-        """Hand built trials to devices and waiting ones to build slots, but never build far ahead of the devices."""
+        """Send built trials to devices and waiting ones to build slots, without building far ahead of the devices."""
         while self._built and (free := [m for m in self._pool.ready if m.free > 0]):
             self._measure(self._built.popleft(), max(free, key=lambda member: member.free))
-        ahead = math.ceil(self._slots / 4)  # handed to Ray early, so that no slot waits for us
+        ahead = math.ceil(self._slots / 4)  # submitted to Ray early, so that no slot is idle
         while self._waiting and self.building < self._slots + ahead and self._under_way < self.window + ahead:
             self._under_way += 1
             self._build(self._waiting.popleft())
@@ -201,7 +201,7 @@ class Flow:
         self._feed()
 
     def _rebuild(self, trial: _Trial, why: Exception) -> None:
-        """Its process or node is gone. A lost node says nothing about the build; a process may have died of it."""
+        """Its process or node was lost. A lost node says nothing about the build, but a process may have died of it."""
         errors = self._ray.exceptions
         trial.deaths += isinstance(why, (errors.WorkerCrashedError, errors.OutOfMemoryError))
         if trial.deaths >= TRIES:
@@ -225,16 +225,16 @@ class Flow:
 
     def _hear_measurement(self, trial: _Trial, member: Member, ref: Any) -> None:
         if trial not in member.trials:
-            return  # already given back, and submitted elsewhere
+            return  # already taken back and resubmitted elsewhere
         errors = self._ray.exceptions
         try:
             reply = json.loads(self._ray.get(ref))
         except gone(errors):
-            self._pool.lose(member)  # which gives back all that it had
+            self._pool.lose(member)  # this returns all its trials
         except errors.RayError as error:
             member.trials.remove(trial)
             if lost_object(errors, error):
-                self._build(trial)  # the node that built it is gone, and the binary with it
+                self._build(trial)  # the node that built it was lost, and the binary with it
             else:
                 self.ended.put(DeepgenError(f"a measurement on the Ray cluster failed: {error}"))
         else:
@@ -268,7 +268,7 @@ class Flow:
 
 
 def placed(measured: Measurement, member: Member) -> Measurement:
-    """The measurement with the host and the device that took it."""
+    """The measurement with the host and the device that made it."""
     device = member.device
     where: JsonObject = {"host": device.host, "slot": device.slot, "card": device.card} if device else {}
     return replace(measured, conditions={**measured.conditions, **where})
@@ -280,6 +280,6 @@ def lost_object(errors: Any, error: Exception) -> bool:
 
 
 def _without_sources(kernel: str) -> str:
-    """A device needs the launch plan; only the simulated one reads the source."""
+    """A device needs only the launch plan; the simulated one also reads the source."""
     data: dict[str, Any] = json.loads(kernel)
     return kernel if data["language"] == "sim" else json.dumps({**data, "sources": []})

@@ -1,13 +1,12 @@
-"""What processes on a node owe others: they end in time, and leave a kernel that is timed there undisturbed.
+"""Processes on a node must exit in time, and must not disturb a kernel that is being timed there.
 
-A process ends when its node or every driver is gone, and when it hangs. Ray does that too, but with timers on the wall
-clock. When a clock is set back, these stop for as long, and a measuring process that nobody knows any more would keep
-its device. The timers here do not use the wall clock.
+A process exits when its node or every driver is gone, or when it hangs. Ray does that too, but with timers on the wall
+clock. If a clock is set back, these stop for that long, and an orphaned measuring process would keep its device. The
+timers here do not use the wall clock.
 
-Compilers on a host are paused while a kernel is timed there, whichever processes they belong to. There are two files
-with locks of the operating system, so that a process that dies leaves nothing behind. A process that measures locks
-`wanted` and then waits for `running`. One that builds holds a shared lock on `running`, and gives it up while `wanted`
-is locked.
+Compilers on a host are paused while a kernel is timed there, whichever processes they belong to. This uses two files
+with operating system locks, so that a process that dies leaves no lock behind. A measuring process locks `wanted` and
+then waits for `running`. A building process holds a shared lock on `running`, and releases it while `wanted` is locked.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from deepgen.extend import DeepgenError, Group
 CONTROL = "control"  # the concurrency group of calls that an actor answers while a kernel runs
 SILENT_SECONDS = 60.0  # without a call from any driver
 RENEW_SECONDS = 10.0
-HANGS_ROUNDS = 6  # of renewals without an answer
+HANGS_ROUNDS = 6  # renewals without an answer
 TICK_SECONDS = 1.0
 
 
@@ -42,7 +41,7 @@ def _end() -> None:
 
 
 class Lease:
-    """Ends this process once no driver has renewed it for a while."""
+    """Ends this process if no driver has renewed it for a while."""
 
     def __init__(
         self, end: Callable[[], None] = _end, seconds: float = SILENT_SECONDS, tick: float = TICK_SECONDS
@@ -55,7 +54,7 @@ class Lease:
         self._left = self._seconds
 
     def _run_out(self) -> None:
-        # Counted in ticks: a process that was suspended must not end before it has heard what came meanwhile.
+        # Counted in ticks: a process that was suspended must not exit before it has handled pending calls.
         while self._left > 0.0:
             time.sleep(self._tick)
             self._left -= self._tick
@@ -64,7 +63,7 @@ class Lease:
 
 @lru_cache(maxsize=1)
 def end_with_node() -> None:
-    """From now on this process ends together with the raylet that started it."""
+    """Make this process exit together with the raylet that started it."""
     raylet = os.getppid()
     if os.environ.get("RAY_RAYLET_PID") != str(raylet):
         return  # the parent is another process, or there is no node
@@ -78,9 +77,9 @@ def end_with_node() -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a process of Ray's. Runs on its node."""
+    """Kill a Ray process. Runs on its node."""
     with suppress(OSError):
-        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # not another one with the same number
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # not another process with the same pid
             os.kill(pid, signal.SIGKILL)
 
 
@@ -89,21 +88,21 @@ class _Asked:
     """An actor's last call."""
 
     ref: Any
-    rounds: int = 0  # of renewals in which neither it nor those before it were answered
+    rounds: int = 0  # renewals for which neither it nor earlier calls were answered
 
 
 class Renewals:
     """Tells measuring actors that this driver is alive, and keeps them alive.
 
-    Ray ends an actor when its creator drops its handle: the next study of this process would find it dying.
-    An actor that stops answering, because it hangs or was suspended, is killed, and Ray starts it again.
+    Ray ends an actor when its creator drops its handle: the next study of this process would find it dying. An actor
+    that stops answering, because it hangs or was suspended, is killed, and Ray restarts it.
     """
 
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
-        # Process and node of each actor when it last answered, or when Ray was last asked; others may still wait for
-        # their node.
+        # Process and node of each actor when it last answered, or when Ray was last queried; others may still be
+        # waiting for their node.
         self._renewed: dict[Any, tuple[int, str] | None] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
@@ -123,7 +122,7 @@ class Renewals:
     def _follow(self) -> None:
         while not self._over.wait(self._seconds):
             for actor in list(self._actors):
-                # Whoever waits for a measurement learns of a lost connection.
+                # A caller that waits for a measurement learns of a lost connection.
                 with suppress(Exception):
                     self._renew(actor)
 
@@ -139,7 +138,7 @@ class Renewals:
             self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote(), silent)
 
     def _end_if_it_hangs(self, actor: Any) -> None:
-        """Kill its process if that is the one it had when its silence began; a newer one has time to answer first."""
+        """Kill its process if it is the same as when the silence began; a newer one has time to answer first."""
         process = self._process(actor)
         if process is not None and process == self._renewed.get(actor):
             self._kill(*process)
@@ -148,11 +147,11 @@ class Renewals:
     def _process(self, actor: Any) -> tuple[int, str] | None:
         """The process that Ray has given the actor, and its node. It may not have answered anything yet."""
         state = self._ray._private.state.actors(actor._actor_id.hex())
-        # Until it has another one, Ray still names the process that has ended, but no port.
+        # Until the actor has a new process, Ray still reports the one that ended, but without a port.
         return (state["Pid"], state["Address"]["NodeID"]) if state and state["Address"]["Port"] else None
 
     def _kill(self, pid: int, node: str) -> None:
-        """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
+        """Kill its process; Ray starts another. Ray's own method asks the process first, which may be suspended."""
         host = next((n["NodeManagerHostname"] for n in self._ray.nodes() if n["NodeID"] == node), None)
         if host == socket.gethostname():
             _kill(pid)
@@ -167,8 +166,8 @@ class Renewals:
         except self._ray.exceptions.ActorDiedError:
             self._forget(actor)
         except self._ray.exceptions.RayError:
-            # It is being started again, or only its connection is lost, as that of a suspended process may be: each
-            # call may then fail at once.
+            # It is being restarted, or only its connection was lost, for example while suspended: then each call may
+            # fail at once.
             return False
         return True
 
@@ -220,7 +219,7 @@ def _watch(group: Group, wanted: int, running: int, over: threading.Event) -> No
 
 
 def _step_in(wanted: int, running: int) -> None:
-    """Wait until nobody measures. `wanted` first: its holder waits for `running`."""
+    """Wait until no process measures. `wanted` is locked first: its holder waits for `running`."""
     fcntl.flock(wanted, fcntl.LOCK_SH)
     fcntl.flock(running, fcntl.LOCK_SH)
     fcntl.flock(wanted, fcntl.LOCK_UN)
@@ -236,7 +235,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _folder() -> Path:
-    """One for each user of the host. In a folder that all may write to, it must really be ours."""
+    """One folder per user of the host. In a world-writable folder, it must really be ours."""
     folder = Path(tempfile.gettempdir()) / f"deepgen-turns-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -246,7 +245,7 @@ def _folder() -> Path:
 
 
 def kept(path: Path, content: bytes) -> Path:
-    """Write the file atomically, so that one which a full disk has truncated is never used."""
+    """Write the file atomically, so that a file truncated by a full disk is never used."""
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
         part.write_bytes(content)

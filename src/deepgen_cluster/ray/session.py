@@ -1,4 +1,4 @@
-"""The Ray engine at work on one task."""
+"""A session of the Ray engine for one task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Ask = Callable[[Member], Any]
 
 
 class RaySession:
-    """Trials flow through the cluster; finals stay on one device."""
+    """Trials are distributed over the cluster; finals stay on one device."""
 
     def __init__(self, engine: RayEngine, task: Task, look: Look | None = None) -> None:
         self.task = task
@@ -79,10 +79,10 @@ class RaySession:
             undo.callback(self._stop)
             self._flow.start(self._pool)
             self._peak, self._bandwidth = self._device().peak, self._device().bandwidth
-            self._loaded: list[str] | None = None  # baselines, where they were loaded ahead
+            self._loaded: list[str] | None = None  # baselines, if they were loaded ahead
             self._undo = undo.pop_all()
 
-    until = inf  # testers measure as without a budget
+    until = inf  # testers measure as if without a budget
 
     @property
     def slots(self) -> int:
@@ -115,15 +115,15 @@ class RaySession:
         self._flow.beat = seconds
 
     def quiet(self) -> AbstractContextManager[None]:
-        # Nothing to do: finals are timed while all builds on the device's host are paused, also those of other
-        # studies. Builds on other hosts do not disturb.
+        # Nothing to do: while finals are timed, all builds on the device's host are paused, including those of other
+        # studies. Builds on other hosts do not disturb them.
         return nullcontext()
 
     def disturbed(self) -> str | None:
         return None  # disturbances are detected on the device's host and reported with each measurement
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
-        if seconds < inf:  # then importing a framework may take longer than what is kept for the finals
+        if seconds < inf:  # otherwise importing a framework may take longer than the time reserved for the finals
             self.compare([Contender(name) for name in baselines], 1, self.task.seed)
             self._loaded = [*baselines]
 
@@ -195,7 +195,7 @@ class RaySession:
         """Stop builds and kernels of this study, so that others get the slots and the devices."""
         self._flow.stop(CLOSE_SECONDS)
         if waited := self._pool.dismiss():
-            # Not for long: another study that ends at this moment may take the actor with it.
+            # Only for a short time: another study that ends at this moment may end the actor too.
             self._ray.wait(waited, num_returns=len(waited), timeout=DISMISS_SECONDS)
         # References keep actors and objects alive.
         self._pool.members.clear()
@@ -214,7 +214,7 @@ class RaySession:
                 if self._home is not None:
                     return self._home
             if not self._flow.alive:
-                self.results(timeout=0.0)  # raises what it died of
+                self.results(timeout=0.0)  # raises the error that ended it
                 raise DeepgenError("the Ray session has ended")
             time.sleep(TICK_SECONDS)
         raise DeepgenError(f"no device of the Ray cluster has answered for {self._patience:g} seconds")
@@ -224,7 +224,7 @@ class RaySession:
         return [placed(Measurement.from_json(m), member) for m in reply["measurements"]]
 
     def _asked(self, ask: Ask) -> tuple[dict[str, Any], Member]:
-        """The answer of the finals' device, or of another one if that is lost meanwhile."""
+        """The answer of the finals' device, or of another one if it is lost."""
         errors = self._ray.exceptions
         for _ in range(TRIES):
             member = self._device()
@@ -258,7 +258,7 @@ class RaySession:
         return self._finalists[kernel.id]
 
     def _arrays(self, operator: Operator, seed: int, probe: str) -> Any:
-        """Nodes have no user code: its inputs and answers are computed here and kept in Ray's store."""
+        """Nodes have no user code: inputs and answers of an operator are computed here and put in Ray's store."""
         if not handed.needed(operator):
             return None
         name = handed.name(operator, seed, probe)
@@ -267,12 +267,12 @@ class RaySession:
         return self._handed[name]
 
     def _timed_on(self) -> list[Any]:
-        """What a device needs of an operator that is not deepgen's own: the arrays of each timed shape, in order."""
+        """What a device needs for an operator that is not deepgen's own: the arrays of each timed shape, in order."""
         drawn = [self._arrays(operator, self.task.seed, "normal") for operator in self.task.timed]
         return [arrays for arrays in drawn if arrays is not None]
 
     def _helpers(self) -> dict[str, tuple[Kernel, Any]]:
-        """Our own code for the device, built where there are compilers: hosts that only measure may have none."""
+        """Our own code for the device, built on nodes with compilers: hosts that only measure may have none."""
         built: dict[str, tuple[Kernel, Any]] = {}
         for name, kernel in helpers_for(self.task).items():
             with suppress(DeepgenError):  # the device's own host may be able to build it

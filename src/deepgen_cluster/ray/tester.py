@@ -1,8 +1,8 @@
-"""The actor that measures: one for each device, holding the same supervised runners as the local engine.
+"""The actor that measures: one for each device, with the same supervised runners as the local engine.
 
-It is shared by all studies on the cluster, each under the name of its session, and answers one call after the other in
-the order in which they came: that is how studies take turns. Replies are JSON. Control calls have a thread of their
-own, so that they are answered while a kernel runs.
+All studies on the cluster share it, each identified by its session. It answers one call after another in the order in
+which they arrive, so studies alternate. Replies are JSON. Control calls have a separate thread, so that they are
+answered while a kernel runs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from deepgen.extend import (
 from deepgen_cluster.ray import devices, lease
 from deepgen_cluster.ray.lease import Lease, end_with_node, kept, refusal
 
-MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest is closed first
-IDLE_SECONDS = 600.0  # after which a runner is closed when another study comes: its driver may be gone
+MOST_OPEN = 8  # studies with open runners: the one idle for longest is closed first
+IDLE_SECONDS = 600.0  # after which a runner is closed when another study arrives: its driver may be gone
 
 
 @dataclass
 class _Bench:
-    """A study's runner, and what belongs to it."""
+    """A study's runner, and its data."""
 
     task: Task
     runner: Runner
@@ -55,11 +55,11 @@ class _Bench:
     bandwidth: float | None
     scratch: Scratch
     used: float
-    good: Path | None = None  # the last correct kernel's binary, which the supervisor may want again
+    good: Path | None = None  # the last correct kernel's binary, which the supervisor may need again
 
 
 class Tester:
-    """Measures on one device. A bad kernel costs the runner's child at most, never this process."""
+    """Measures on one device. A bad kernel ends at most the runner's child, never this process."""
 
     def __init__(self, slot: int) -> None:
         import ray
@@ -72,7 +72,7 @@ class Tester:
         sweep()  # left by an earlier process that was killed
 
     def renew(self) -> tuple[int, str]:
-        """A driver is alive. Returns this process's id and node, so that the driver can kill it if it hangs."""
+        """Called by a live driver. Returns this process's pid and node, so that the driver can kill it if it hangs."""
         import ray
 
         self._lease.renew()
@@ -82,9 +82,9 @@ class Tester:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
     def open(self, session: str, task: str, setting: str, helpers: str, *content: bytes) -> str:
-        """Open a runner for a study, unless there is one; returns the device's peak and bandwidth.
+        """Open a runner for a study, unless it is already open; returns the device's peak and bandwidth.
 
-        The content is the helpers' binaries, then the arrays of the task's timed shapes, where it has any.
+        The content is the helpers' binaries, then the arrays of the task's timed shapes, if any.
         """
         described = json.loads(helpers)
         rows = zip(described.items(), content[: len(described)], strict=True)
@@ -133,7 +133,7 @@ class Tester:
         return self._answer(session, work)
 
     def compare(self, session: str, entries: str, rounds: int, seed: int, *binaries: bytes) -> str:
-        """`entries` without a kernel are baselines; the binaries are those of the others, in their order."""
+        """`entries` without a kernel are baselines; the binaries are those of the others, in order."""
 
         def work(bench: _Bench) -> list[Measurement]:
             contenders = list(_contenders(bench, json.loads(entries), binaries))
@@ -149,7 +149,7 @@ class Tester:
         return json.dumps({"baselines": baselines.find(bench.task.operator, bench.task.target)})
 
     def close(self, session: str) -> None:
-        """A study has ended: if its kernel is still running, end that too."""
+        """The study has ended: if its kernel is still running, end that too."""
         bench = self._benches.pop(session, None)
         if bench is not None:
             with suppress(DeepgenError):
@@ -211,7 +211,7 @@ class Tester:
 
     @contextmanager
     def _alone(self, task: Task, *, finals: bool = False) -> Iterator[None]:
-        """Kernels of a CPU run on the cores that compilers use, so builds pause. For a GPU only in finals."""
+        """CPU kernels run on the cores that compilers use, so builds are paused. For a GPU only in finals."""
         target = task.target
         alone = target.shares_cores_with_builds or (finals and target.computes)
         with lease.timing() if alone else nullcontext():
@@ -221,7 +221,7 @@ class Tester:
 def _peak(task: Task, cache: Cache, toolchains: dict[str, str], *, again: bool = False) -> float | None:
     try:
         return peak_gflops(task.operator, task.target, again=again, cache=cache, toolchains=toolchains)
-    except DeepgenError:  # measuring it takes a compiler, which a host that only measures need not have
+    except DeepgenError:  # measuring it requires a compiler, which a host that only measures may lack
         return None
 
 

@@ -1,4 +1,4 @@
-"""Kernel Tuner's calls, carried out by deepgen: a script changes one import.
+"""Kernel Tuner's API, implemented by deepgen: a script only changes one import.
 
 from deepgen_formats.kernel_tuner import tune_kernel  # instead of: from kernel_tuner import tune_kernel
 """

@@ -1,4 +1,4 @@
-"""Python functions of a config as expressions: spaces and launches are data that other processes read."""
+"""Python functions of a config as expressions: spaces and launches must be data that other processes can read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, TypeAlias
 from deepgen.extend import BadInput, Expr, knob_ref
 
 Knobs: TypeAlias = "Mapping[str, Sequence[Any]]"
-MOST_ROWS = 100_000  # of a look-up: a second or so of calls
+MOST_ROWS = 100_000  # of a lookup table: about a second of calls
 
 
 def expression_of(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
-    """An expression that gives what the function gives for every config. `what` names it in messages."""
+    """An expression equal to the function for every config. `what` names it in messages."""
     traced = _traced(function, knobs)
     return _tabulated(function, knobs, what) if traced is None else traced
 
 
 def called(function: Callable[..., Any], config: Mapping[str, Any]) -> Any:
-    """The function's value: of a dictionary, or of parameters that are named like knobs."""
+    """The function's value: called with a dictionary, or with parameters named like knobs."""
     names = _parameters(function)
     if names and all(name in config for name in names):
         return function(**{name: config[name] for name in names})
@@ -36,16 +36,16 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _traced(function: Callable[..., Any], knobs: Knobs) -> str | None:
-    """What the function makes of expressions in place of numbers; None where it needs numbers."""
+    """The function's result for expressions in place of numbers; None if it needs numbers."""
     try:
         expression = called(function, {name: knob_ref(name) for name in knobs})
-    except Exception:  # whatever a user's function raises on something that is not a number
+    except Exception:  # any error of the user's function on values that are not numbers
         return None
     return str(expression) if isinstance(expression, Expr) else None
 
 
 def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
-    """A look-up over the knobs that the function reads."""
+    """A lookup table over the knobs that the function reads."""
     read: set[str] = set()
     while True:
         names = [name for name in knobs if name in read]
@@ -68,7 +68,7 @@ def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
 def _rows(
     function: Callable[..., Any], knobs: Knobs, names: Sequence[str], read: set[str], what: str
 ) -> dict[tuple[Any, ...], Any] | None:
-    """The function's value for all values of the named knobs; None where it read another one, which `read` now has."""
+    """The function's value for all values of the named knobs; None if it read another one, which is then in `read`."""
     first = {name: values[0] for name, values in knobs.items()}
     rows = {}
     for key in product(*(knobs[name] for name in names)):
@@ -89,7 +89,7 @@ def _rows(
 
 
 class _Watched(dict[str, Any]):
-    """A config that notes what is read of it."""
+    """A config that records which entries are read."""
 
     def __init__(self, config: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Kernel Tuner's description of a kernel as deepgen's."""
+"""Converts Kernel Tuner's description of a kernel to deepgen's."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from deepgen_formats.kernel_tuner.functions import expression_of
 
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 _BLOCK_DEFAULTS = (256, 1, 1)
-_MOST_THREADS = 1024  # of a block
-_RELATIVE = 1e-5  # what numpy.allclose adds to `atol`
+_MOST_THREADS = 1024  # per block
+_RELATIVE = 1e-5  # numpy.allclose's relative tolerance, added to `atol`
 _LANGUAGES = {"C": "c++", "CUDA": "cuda", "CUPY": "cuda", "NVCUDA": "cuda", "HIP": "hip"}
 TARGETS = {"c++": "cpu", "cuda": "cuda:native", "hip": "hip:native"}
-# Numbers of the same bytes: what deepgen does not distinguish in memory.
+# Formats with the same bytes, which deepgen does not distinguish in memory.
 _STORED = {
     "float16": "f16", "float32": "f32", "float64": "f64", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint16": "i16", "uint32": "i32", "uint64": "i64", "bool": "u8", "complex64": "f32",
@@ -75,7 +75,7 @@ def kernel_of(
     defines: Mapping[str, Any] | None = None,
     block_size_names: Sequence[str] | None = None,
 ) -> OwnKernel:
-    """The kernel of a call of `tune_kernel` or `run_kernel`, under the names of their arguments."""
+    """The kernel of a call of `tune_kernel` or `run_kernel`; parameters have the names of their arguments."""
     for name in texmem_args or ():
         texture(name)
     source, more = _files(kernel_source)
@@ -131,7 +131,7 @@ def _is_file(text: str) -> bool:
 
 
 def _language(lang: str | None, source: str | Path, text: str) -> str:
-    """As Kernel Tuner takes it: what is not CUDA, HIP or OpenCL by its words is C, which a C++ compiler reads."""
+    """As in Kernel Tuner: a source without CUDA, HIP or OpenCL keywords is C, compiled by a C++ compiler."""
     if lang is None:
         by_name = LANGUAGE_OF.get(source.suffix) if isinstance(source, Path) else None
         hip = by_name == "hip" or "hip/hip_runtime.h" in text
@@ -148,7 +148,7 @@ def _read(
     folders = [*dict.fromkeys(path.parent for path in more), *include]
     if isinstance(source, Path):
         sources = read_source(source, language, called, source.parent, folders, ())
-        # Under a suffix that compilers know the language by.
+        # With a suffix from which compilers recognise the language.
         return Source(called + SUFFIX_OF[language], sources[0].text), *sources[1:]
     return read_source(text, language, called, Path.cwd(), folders, ())
 
@@ -156,7 +156,7 @@ def _read(
 def _arguments(
     entry: str, text: str, passed: Sequence[Any], answer: Sequence[Any] | None, knobs: Mapping[str, Any]
 ) -> tuple[Argument, ...]:
-    """What the kernel is given. Arrays that it may write are filled again before every run."""
+    """The kernel's arguments. Arrays that it may write are refilled before every run."""
     answers = list(answer) if answer is not None else [None] * len(passed)
     if len(answers) != len(passed):
         raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(passed)}, one for each of the arguments")
@@ -182,7 +182,7 @@ def _arguments(
 
 
 def _name(declaration: str, place: int, taken: set[str]) -> str:
-    """The parameter's own name, unless a macro has it."""
+    """The parameter's own name, unless a macro has that name."""
     words = re.findall(r"[A-Za-z_]\w*", declaration.split("=", maxsplit=1)[0].split("[", maxsplit=1)[0])
     return words[-1] if len(words) > 1 and words[-1] not in taken else f"argument_{place}"
 
@@ -200,7 +200,7 @@ def _tensor(name: str, value: Any, role: str, *, checked: bool = True, symbol: s
 
 
 def stored(array: Array) -> Array:
-    """The bytes of an array under a dtype that deepgen has, in at least one dimension."""
+    """The bytes of an array with a dtype that deepgen supports, in at least one dimension."""
     kind = _STORED.get(str(array.dtype))
     if kind is None:
         raise BadInput(f"an array is of {array.dtype}", allowed="one of " + ", ".join(_STORED))
@@ -210,7 +210,7 @@ def stored(array: Array) -> Array:
 
 
 def _expected(arguments: Sequence[Argument], passed: Sequence[Any], answer: Sequence[Any]) -> dict[str, Array]:
-    """The expected arrays, in the format of those that the kernel is given."""
+    """The expected arrays, in the formats of the kernel's arguments."""
     rows = zip(arguments, passed, answer, strict=False)
     return {a.name: stored(np.asarray(e).astype(np.asarray(g).dtype)) for a, g, e in rows if e is not None}
 
@@ -248,7 +248,7 @@ def _axis(function: Callable[..., Any], place: int) -> Callable[..., Any]:
 
 def _divisor(divisor: Any, knobs: Mapping[str, Sequence[Any]]) -> Size:
     size = _size(divisor, knobs, "a grid divisor")
-    # As Kernel Tuner does with texts: what is left of the point is meant.
+    # As Kernel Tuner does with strings: the fraction is dropped.
     return f"({size}) // 1" if isinstance(divisor, str) and "/" in divisor else size
 
 
@@ -283,7 +283,7 @@ def _block_limit(names: Sequence[str], knobs: Mapping[str, Sequence[Any]]) -> tu
 
 
 def _own_macros(text: str, grid: Sequence[Size], names: Sequence[str], block: Sequence[Size]) -> dict[str, Size]:
-    """Macros that Kernel Tuner defines beside the parameters, where a source uses them."""
+    """Macros that Kernel Tuner defines in addition to the parameters, if a source uses them."""
     defined: dict[str, Size] = {"kernel_tuner": 1}
     defined |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
     defined |= {name: size for name, size in zip(names, block, strict=True) if name != size}
@@ -299,7 +299,9 @@ def _defines(defines: Mapping[str, Any] | None, knobs: Mapping[str, Sequence[Any
 
 
 def _options(options: Sequence[str]) -> tuple[tuple[str, ...], list[Path]]:
-    """The compiler's options, and the folders of headers among them: those are read, and travel with the kernel."""
+    """The compiler's options without include folders, and these folders: their headers are read and stored with the
+    kernel.
+    """
     flags, folders = [], []
     words = iter(options)
     for word in words:

@@ -1,4 +1,6 @@
-"""What Kernel Tuner's calls return: a dictionary for each config, and one about the run. Times are milliseconds."""
+"""The return values of Kernel Tuner's calls: a dictionary for each config, and one about the run. Times are
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,21 @@ _HIGHER = ("gflop/s", "gflops", "tflop/s", "tflops", "gb/s", "tb/s", "gflops/w",
 
 
 class ErrorConfig(str):
-    """Why a config has no time, in words."""
+    """Why a config has no time, as text."""
 
     __slots__ = ()
 
 
 class InvalidConfig(ErrorConfig):
-    """It was not run."""
+    """The config was not run."""
 
 
 class CompilationFailedConfig(ErrorConfig):
-    """It was not built."""
+    """The config could not be built."""
 
 
 class RuntimeFailedConfig(ErrorConfig):
-    """It did not run to its end, or its result was wrong."""
+    """The config did not finish, or its result was wrong."""
 
 
 _FAILURES = {
@@ -67,7 +69,7 @@ def result_of(trial: Trial, names: Sequence[str], metrics: Metrics, strategy_tim
 
 
 def check(metrics: Metrics, objective: str | None, config: Mapping[str, Any]) -> None:
-    """Raises BadInput for a metric that cannot be computed or an objective that is none, before anything is run."""
+    """Raises BadInput for a metric that cannot be computed or an unknown objective, before anything is run."""
     if objective not in (None, "time", *metrics):
         raise BadInput(f"objective is {objective!r}", allowed="one of " + ", ".join(["time", *metrics]))
     row = {**config, "time": 1.0, "times": [1.0], **dict.fromkeys((f"{part}_time" for part in _TIMINGS), 1.0)}
@@ -75,7 +77,7 @@ def check(metrics: Metrics, objective: str | None, config: Mapping[str, Any]) ->
         _measure(metrics, row)
     except BadInput:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # any error of the user's function
         raise BadInput(f"a metric raised {type(error).__name__}: {error}", allowed="functions of a result") from error
 
 
@@ -89,7 +91,7 @@ def _milliseconds(seconds: Any) -> float:
 
 
 def _evaluated(text: str, row: Mapping[str, Any]) -> Any:
-    """The value of an expression over parameters, times and the metrics before it."""
+    """The value of an expression over parameters, times and earlier metrics."""
     expression = parse(text)
     strange = sorted(expression.knobs() - set(row))
     if strange:
@@ -109,7 +111,7 @@ def best_of(results: Sequence[Mapping[str, Any]], objective: str, higher: bool |
 def environment(
     results: Sequence[Mapping[str, Any]], best: Mapping[str, Any], target: Target, iterations: int, options: Any
 ) -> dict[str, Any]:
-    """What learns of the run beside the results."""
+    """Information about the run in addition to the results."""
     about: dict[str, Any] = {"device_name": target.name} if target.runner == "gpu" else {}
     about |= {"iterations": iterations, "compiler_options": options}
     about["best_config"] = dict(best)
@@ -127,7 +129,7 @@ def write_cache(path: Path, study: Study, rows: Sequence[Mapping[str, Any]], abo
 
 
 def _cached(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a cache: a failed config has the kind of failure in place of its time."""
+    """A row of a cache: a failed config has the kind of failure instead of its time."""
     kept = {name: value for name, value in row.items() if name not in ("strategy_time", "framework_time", "__error__")}
     return kept if "__error__" not in row else {**kept, "time": type(row["__error__"]).__name__}
 
@@ -144,7 +146,7 @@ def store_output_file(
 
 
 def store_metadata_file(metadata_filename: str | Path) -> None:
-    """Write what the results of this machine rest on."""
+    """Write the environment of this machine's results."""
     about = {
         "operating_system": platform.system(),
         "hardware": {"hardware_description": [platform.processor() or platform.machine()]},
@@ -154,13 +156,13 @@ def store_metadata_file(metadata_filename: str | Path) -> None:
 
 
 def with_suffix(name: str | Path) -> Path:
-    """The path of a JSON file, whose suffix may be left out."""
+    """The path of a JSON file; the suffix may be omitted."""
     path = Path(name)
     return path if path.suffix == ".json" else path.with_name(path.name + ".json")
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
-    """At once: a reader never finds half a file."""
+    """Write atomically, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(data, indent=1, default=lambda value: value.item() if hasattr(value, "item") else str(value))
     handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=path.name)

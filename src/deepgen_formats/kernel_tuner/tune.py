@@ -1,4 +1,4 @@
-"""`tune_kernel` and `run_kernel` with Kernel Tuner's arguments, on a device or over a cache file."""
+"""`tune_kernel` and `run_kernel` with Kernel Tuner's arguments, on a device or on a cache file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from deepgen.extend import (
 from deepgen_formats.kernel_tuner import results
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 
-# Kernel Tuner's strategies by what they are like here.
+# Kernel Tuner's strategies and the closest ones here.
 _STRATEGIES = {
     "brute_force": "exhaustive", "random_sample": "random", "simulated_annealing": "annealing",
     "dual_annealing": "annealing", "genetic_algorithm": "evolution", "diff_evo": "evolution",
@@ -45,8 +45,8 @@ _OTHERS = (
     "hybrid_vndx", "minimize", "mls", "ordered_greedy_mls", "pso", "pyatf_strategies", "skopt",
 )  # fmt: skip
 _COMPILERS = (None, "cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "hipcc")
-_NEVER = 1e9  # times slower than the best: every config is timed to the end
-_USUAL_TRIALS = 100  # of strategies that do not try all
+_NEVER = 1e9  # ratio to the best time: every config is timed to the end
+_USUAL_TRIALS = 100  # for strategies that do not try all configs
 
 
 def tune_kernel(
@@ -88,10 +88,10 @@ def tune_kernel(
     objectives: Mapping[str, bool] | None = None,
     seed: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Tune a kernel that is described as for Kernel Tuner, and return its `results, env`.
+    """Tune a kernel described as for Kernel Tuner, and return its `results, env`.
 
-    Every config runs in a process of its own and is timed by deepgen, whatever a C function returns. Without `cache`
-    nothing is kept; with it, the study lies beside the cache file, and the same call continues where it stopped.
+    Every config runs in a separate process and is timed by deepgen, whatever a C function returns. Without `cache`
+    nothing is stored; with it, the study is stored next to the cache file, and the same call resumes it.
     """
     started = time.perf_counter()
     _refuse(verify, observers, objectives, compiler, device)
@@ -101,7 +101,7 @@ def tune_kernel(
         smem_args=smem_args, cmem_args=cmem_args, texmem_args=texmem_args, compiler_options=compiler_options,
         defines=defines, block_size_names=block_size_names,
     )  # fmt: skip
-    # A search over a cache needs no device.
+    # A search on a cache needs no device.
     target = targets.resolve("cpu" if simulation_mode else TARGETS[kernel.description.language])
     search = _search(kernel, target, strategy, strategy_options or {}, iterations, seed or 0)
     names, measured = list(tune_params), metrics or {}
@@ -128,7 +128,7 @@ def tune_kernel(
 
 
 def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, device: int) -> None:
-    """Says by name what is not served."""
+    """Raise an error for arguments that are not supported, by name."""
     if verify is not None:
         raise BadInput("verify is given", allowed="use answer and atol: kernels are compared in a separate process")
     if observers:
@@ -146,7 +146,7 @@ def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, 
 def _search(
     kernel: OwnKernel, target: Target, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int
 ) -> Search:
-    """How the space is searched: Kernel Tuner's words for it in deepgen's."""
+    """The search settings: Kernel Tuner's options converted to deepgen's."""
     space = kernel.family.space(kernel.operator(), target)
     left = dict(options)
     most, share, seconds = left.pop("max_fevals", None), left.pop("fraction", None), left.pop("time_limit", None)
@@ -168,8 +168,8 @@ def _search(
 def _tuned(
     search: Search, cache: Path | None, names: Sequence[str], metrics: results.Metrics, about: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """The rows of a real run, and that of the winner."""
-    # As Kernel Tuner times: so many runs, one after the other on the same data.
+    """The rows of an actual run, and that of the winner."""
+    # As in Kernel Tuner: this many runs in sequence on the same data.
     runs = search.iterations
     policy = Policy(cold=False, min_samples=runs, max_samples=runs, give_up=_NEVER)
     with TemporaryDirectory(prefix="deepgen-compat-") as folder:
@@ -202,7 +202,7 @@ def _tuned(
 def _print(
     rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], names: Sequence[str], more: Sequence[str]
 ) -> None:
-    """One line a config, as Kernel Tuner prints them, and the best."""
+    """Print one line per config, as Kernel Tuner does, and the best."""
     for row in rows:
         error = f", {row['__error__']}" if "__error__" in row else ""
         print(foreign.printable(_line(row, [*names, *more]) + error))
@@ -216,7 +216,7 @@ def _line(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and how."""
+    """The space and how it is searched."""
 
     kernel: OwnKernel
     target: Target
@@ -231,7 +231,7 @@ class Search:
 def simulated(
     cache: Path | None, search: Search, names: Sequence[str], metrics: results.Metrics
 ) -> list[dict[str, Any]]:
-    """The rows that a strategy asks for, out of a cache file."""
+    """The rows that a strategy requests, taken from a cache file."""
     if cache is None or not cache.is_file():
         raise BadInput("simulation_mode needs a cache", allowed="cache=, a file of an earlier run")
     recorded = read_recorded(cache)

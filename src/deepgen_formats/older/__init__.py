@@ -9,7 +9,7 @@ from deepgen.extend import Document, FileFormat, MeasuredConfig, Space, TuningFi
 
 
 class TuningConfigFormat(FileFormat):
-    """Each key with its candidates."""
+    """Tuning configs: candidates for each key."""
 
     space_file = "a tuning config (BLOCK_SIZE_M, ...)"
 
@@ -29,7 +29,7 @@ class TuningConfigFormat(FileFormat):
 
 
 class PointsFormat(TuningConfigFormat):
-    """A tuning config, and the points that are the space."""
+    """A tuning config, and the list of points that forms the space."""
 
     space_file = "a legacy space file (template and cfgs)"
 
@@ -43,7 +43,7 @@ class PointsFormat(TuningConfigFormat):
 
 
 class ResultsFormat(FileFormat):
-    """What was measured of each config."""
+    """Measured results of configs."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         return isinstance(data.get("results"), list)

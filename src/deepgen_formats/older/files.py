@@ -1,7 +1,7 @@
-"""Legacy tuning configs and space files, and the two rules that turn them into spaces.
+"""Legacy tuning configs and space files, and the two rules that convert them to spaces.
 
-A tuning config maps each key to its candidates. A space file holds a tuning config and, for each point, one decimal
-number: a digit for each key, the place of the candidate.
+A tuning config maps each key to its candidates. A space file contains a tuning config and, for each point, one decimal
+number with a digit for each key: the index of the candidate.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def is_space_file(data: object) -> bool:
 
 
 def check_tuning_config(data: Mapping[str, Any], where_: str) -> dict[str, list[int]]:
-    """The candidates of every key, checked; keys that a file may leave out are filled in."""
+    """The candidates of every key, checked; optional keys are filled in."""
     unknown = [k for k in data if k not in KEYS]
     if unknown:
         what = "unknown key " if len(unknown) == 1 else "unknown keys "
@@ -134,7 +134,7 @@ def _pruned(space: Space, knob: Mapping[str, Expr]) -> None:
     tiles = (bm + bn) * bk * where(knob["SHARED_PREFETCH"] != 0, 2, 1)
     shared = space.derive("shared_elements", where(split > 1, maximum(tiles, split * bm * bn), tiles))
     space.require(shared <= 65536, "tiles fit in shared memory")
-    # The legacy tool compares TM * BN where TM * TN was meant; its spaces are reproduced as they were.
+    # The legacy tool compares TM * BN where TM * TN was meant; its spaces are reproduced unchanged.
     registers = space.derive("register_elements", tm * bn * where(knob["REG_PREFETCH"] != 0, 2, 1))
     space.require(registers <= 1024, "tiles fit in registers")
     store, stored = knob["GLOB_STORE_WIDTH"], bm * bn // threads
@@ -188,7 +188,7 @@ def points_space(data: Mapping[str, Any], name: str = "space file") -> Space:
 
 
 def to_space_file(template: Mapping[str, Any], configs: Iterable[Mapping[str, Value]]) -> JsonObject:
-    """Points as the legacy tool writes them. A key with more than ten candidates does not fit into its digits."""
+    """Points in the legacy tool's format. A key with more than ten candidates does not fit in its digits."""
     long = [key for key, candidates in template.items() if len(candidates) > _MOST_CANDIDATES]
     if long:
         raise BadInput(
@@ -199,12 +199,12 @@ def to_space_file(template: Mapping[str, Any], configs: Iterable[Mapping[str, Va
 
 
 def full_config(config: Mapping[str, Value]) -> Config:
-    """A config as the legacy tool knows it: with zeros where a key has no meaning."""
+    """A config in the legacy tool's form: with zeros for keys that do not apply."""
     return {**config, **{key: config.get(key, 0) for key in _ONLY_WHEN_SPLIT}}
 
 
 def own_config(config: Mapping[str, Value]) -> Config:
-    """A config of the legacy tool as a point of our space: without keys that have no meaning."""
+    """A config of the legacy tool as a point of our space: without keys that do not apply."""
     unsplit = config["LOCAL_SPLIT_U"] == 1
     return {key: value for key, value in config.items() if not (unsplit and key in _ONLY_WHEN_SPLIT)}
 
@@ -229,5 +229,5 @@ def _decode(code: Any, template: Mapping[str, Any], where_: str) -> Config:
 
 
 def _conditions_last(candidates: Iterable[str]) -> list[str]:
-    """The keys in order, but those whose condition reads LOCAL_SPLIT_U after it."""
+    """The keys in order, but those with a condition on LOCAL_SPLIT_U after it."""
     return sorted(candidates, key=lambda key: key in _ONLY_WHEN_SPLIT)

@@ -1,4 +1,6 @@
-"""The SIMT family over exactly the space of a legacy file, with its configs as points of that family."""
+"""The SIMT family restricted to exactly the space of a legacy file, with its configs converted to points of that
+family.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from deepgen_formats.older import files
 from deepgen_formats.older.files import DTYPE_CODES
 
 _WIDEST = 16  # bytes of one load or store
-NAME = "legacy_simt"  # in studies, which outlive names
+NAME = "legacy_simt"  # the name in studies, which stays the same even if others change
 
 
 class OlderGenerator:
-    """Its recipe, which a study keeps, is the file's content and the rule by which it becomes a space."""
+    """A generator for a legacy file. Its recipe, which a study records, is the file's content and the rule."""
 
     name = NAME
-    results_file = True  # beside the journal of its studies
+    results_file = True  # next to the journal of its studies
 
     def __init__(self, data: Mapping[str, Any], strategy: int = 1, where: str = "tuning config") -> None:
         self.recipe: JsonObject = {"data": dict(data), "strategy": strategy}
@@ -39,7 +41,7 @@ class OlderGenerator:
 
     @cached_property
     def _space(self) -> Space:
-        # Not named after the file: the same content is the same space, wherever it lies.
+        # Not named after the file: the same content is the same space, whatever its path.
         if files.is_space_file(self._data):
             return files.points_space(self._data)
         return files.tuning_space(self._data, self._strategy)
@@ -56,7 +58,7 @@ class OlderGenerator:
 
     def space(self, operator: Operator, target: Target) -> Space:
         assert isinstance(target, Gpu), "ask refuses() first"
-        if len(self._candidates["WARP_SIZE"]) > 1:  # a file for several kinds of GPU: those of this one
+        if len(self._candidates["WARP_SIZE"]) > 1:  # a file for several kinds of GPU: restricted to this one
             return self._space.restrict({"WARP_SIZE": [target.warp]})
         return self._space
 
@@ -65,7 +67,7 @@ class OlderGenerator:
         return self._family.emit(operator, target, simt_config(config, operator, target))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        """Nothing is known to be good in a space that someone else chose: its first point."""
+        """The first point: in a space that someone else chose, no point is known to be good."""
         return self.space(operator, target).at(0)
 
 
@@ -73,7 +75,7 @@ _SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
 
 
 def older_operator(config: Mapping[str, Any]) -> Gemm:
-    """The problem that a config, or a tuning config's first candidates, is of. IS_ATRANS 1: A is stored K x M."""
+    """The problem of a config, or of a tuning config's first candidates. IS_ATRANS 1: A is stored K x M."""
     first = {key: value[0] if isinstance(value, list) else value for key, value in config.items()}
     a, b, c = (DTYPE_CODES[first[f"DATATYPE_{side}"]] for side in "ABC")
     if a not in _SUMS:
@@ -84,9 +86,9 @@ def older_operator(config: Mapping[str, Any]) -> Gemm:
 
 
 def simt_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """Our knobs for its own. Widths that a chip or a size does not allow become the widest that they do.
+    """Our knobs for a legacy config. Widths that a chip or a size does not allow become the widest allowed.
 
-    Its rules let groups share a tile that has no step of K for each: it gets as many as it takes.
+    Legacy rules let groups share a tile that has fewer steps of K than groups: its K is increased to fit.
     """
     c = config
     if c["WARP_SIZE"] != gpu.warp:
@@ -115,7 +117,7 @@ def simt_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, An
 
 
 def _load(c: Mapping[str, Any], gemm: Gemm, side: str) -> int:
-    """As wide as asked for, or as the memory's lines, the tile's lines and the chip allow."""
+    """The load width: as requested, or as wide as the memory's rows, the tile's rows and the chip allow."""
     scalars, low = gemm.scalars(), side.lower()
     along_k = gemm.layout["AB".index(side)] == ("n" if side == "A" else "t")
     line = c["BLOCK_SIZE_K"] if along_k else c["BLOCK_SIZE_M" if side == "A" else "BLOCK_SIZE_N"]
@@ -125,12 +127,12 @@ def _load(c: Mapping[str, Any], gemm: Gemm, side: str) -> int:
 
 
 def _spread(asked: int, run: int, tile: int) -> int:
-    """The widest that is not more than asked for, holds whole runs and divides the tile."""
+    """The largest width that is not above the requested one, is a multiple of the run and divides the tile."""
     return max(width for width in range(run, tile + 1, run) if tile % width == 0 and (width <= asked or width == run))
 
 
 def _stage_rows(c: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> int:
-    """Rows of a thread that go through shared memory at once when groups are added up: as many as fit."""
+    """Rows of a thread that go through shared memory at once when groups are summed: as many as fit."""
     threads_m = c["BLOCK_SIZE_M"] // c["THREAD_SIZE_M"]
     line = (c["BLOCK_SIZE_N"] + gpu.warp) * gemm.dtypes[3].bytes
     rows = [r for r in range(1, c["THREAD_SIZE_M"] + 1) if c["THREAD_SIZE_M"] % r == 0]

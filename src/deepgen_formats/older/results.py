@@ -1,4 +1,4 @@
-"""Legacy result files, read and written. Their format is in `_FORM`; acc is torchMs over kcgMs."""
+"""Reads and writes legacy result files. Their format is in `_FORM`; acc is torchMs over kcgMs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TORCH = ("torch", "torch-gpu")
 
 
 def read_results(data: Any, name: str) -> list[MeasuredConfig]:
-    """The results of a file, the fastest against torch first."""
+    """The results of a file, the largest speedup over torch first."""
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise BadInput("key 'results' is not a list", where=name, allowed=_FORM)
     if not data["results"]:
@@ -35,7 +35,7 @@ def read_results(data: Any, name: str) -> list[MeasuredConfig]:
 
 
 def of_study(study: Study, count: int) -> JsonObject:
-    """The best of a study as such a file; times of the finals are preferred."""
+    """The best of a study in that format; times of the finals are preferred."""
     finals = study.finals()
     raced = finals.seconds() if finals is not None else {}
     torch = next((row.seconds for row in (finals.baselines if finals is not None else ()) if row.name in _TORCH), None)
@@ -47,7 +47,7 @@ def of_study(study: Study, count: int) -> JsonObject:
 
 
 def to_json(operator: Operator, times: Sequence[tuple[Config, float]], torch: float | None) -> JsonObject:
-    """Right configs and their seconds as a result file holds them; torchMs is null where torch was not measured."""
+    """Correct configs and their seconds in the format of a result file; torchMs is null if torch was not measured."""
     problem = _problem(operator)
     return {
         "results": [
@@ -64,7 +64,7 @@ def to_json(operator: Operator, times: Sequence[tuple[Config, float]], torch: fl
 
 
 def _problem(operator: Operator) -> dict[str, Json]:
-    """The keys that tell the problem. Of layouts the legacy tool knew only whether A is transposed."""
+    """The keys that describe the problem. The legacy tool's only layout option was whether A is transposed."""
     if not isinstance(operator, Gemm):
         return {}
     problem: dict[str, Json] = {"M_SIZE": operator.m, "N_SIZE": operator.n, "K_SIZE": operator.k}

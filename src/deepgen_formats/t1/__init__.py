@@ -1,4 +1,4 @@
-"""T1 files: kernels and spaces in the format that several tuners share."""
+"""T1 files: kernels and spaces in a format shared by several tuners."""
 
 from __future__ import annotations
 

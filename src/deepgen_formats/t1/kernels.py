@@ -1,4 +1,4 @@
-"""The benchmark hub's T1 files: the space, the source beside the file, its arguments and its launch."""
+"""The benchmark hub's T1 files: the space, the source next to the file, its arguments and its launch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPES = {
     "bool": "u8", "int": "i32", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32",
     "uint32": "u32", "int64": "i64", "uint64": "u64", "half": "f16", "float": "f32", "double": "f64",
 }  # fmt: skip
-_SIGNED = {"u16": "i16", "u32": "i32", "u64": "i64"}  # in memory they are the same bytes
+_SIGNED = {"u16": "i16", "u32": "i32", "u64": "i64"}  # the same bytes in memory
 _VECTOR_TYPE = re.compile(r"(half|float|double)(2|4|8|16)")
 _ROLES = {"ReadOnly": INPUT, "WriteOnly": OUTPUT, "ReadWrite": INOUT}
 _OVER_VALUES = re.compile(r"\b(max|min)\(\s*([A-Za-z_]\w*)\s*\)")
@@ -52,7 +52,7 @@ AXES = ("X", "Y", "Z")
 
 
 def read(document: Document) -> TuningFile:
-    """The kernel of a T1 file, and what the file asks of a run. The kernel's source is looked for beside the file."""
+    """The kernel of a T1 file, and the file's run settings. The kernel's source must be next to the file."""
     try:
         with foreign.shaped(document.name, "is not a usable T1 file"):
             return _Reader(document).read()
@@ -63,7 +63,7 @@ def read(document: Document) -> TuningFile:
 
 
 class _Reader:
-    """One file, and where it lies."""
+    """Reads one file."""
 
     def __init__(self, document: Document) -> None:
         self.path, self.where, self.data = document.path, document.name, document.data
@@ -85,7 +85,7 @@ class _Reader:
         options = self.specification.get("CompilerOptions") or []
         if not isinstance(options, list) or not all(isinstance(o, str) for o in options):
             raise self._bad("CompilerOptions", options, "a list of strings")
-        if (strange := strange_flag(language, options)) is not None:  # some run programs, or write files
+        if (strange := strange_flag(language, options)) is not None:  # some flags run programs, or write files
             raise self._bad("CompilerOptions", strange[:80], PLAIN_FLAGS)
         description = Description(
             name=entry,
@@ -107,7 +107,7 @@ class _Reader:
         return TuningFile(self.path, kernel=kernel, trials=trials, time_budget=seconds, notes=tuple(self.notes))
 
     def _refuse_contradictions(self) -> None:
-        """All keys that cannot be correct, in one sentence: who corrects a file would rather know of all of them."""
+        """Report all incorrect keys in one sentence, so that the user can correct them together."""
         contradictions = []
         language = self.specification.get("Language")
         if language not in _LANGUAGES:
@@ -130,7 +130,7 @@ class _Reader:
             )
 
     def _expressions(self) -> Iterator[tuple[str, str]]:
-        """The launch's expressions by their keys."""
+        """The launch's expressions by key."""
         for key in ("LocalSize", *(() if "ProblemSize" in self.specification else ("GlobalSize",))):
             sizes = self.specification.get(key)
             if isinstance(sizes, Mapping):
@@ -141,11 +141,11 @@ class _Reader:
                 yield from ((f"GridDiv{axis}", str(one)) for one in divisors)
 
     def _strange(self, text: str) -> str | None:
-        """A name in an expression that is not a tuning parameter's."""
+        """A name in an expression that is not a tuning parameter."""
         return min(parse(text, self._named()).knobs() - set(self.knobs), default=None)
 
     def _arguments(self) -> tuple[tuple[Argument, ...], frozenset[str]]:
-        """The arguments, and which of those in constant memory the kernel may take as parameters beside."""
+        """The arguments, and those in constant memory that the kernel may also take as parameters."""
         listed = self.specification.get("Arguments")
         if not isinstance(listed, list) or not listed:
             raise self._bad("Arguments", listed, "a list of the kernel's parameters")
@@ -200,7 +200,7 @@ class _Reader:
         return "integers" if dtype(stored).integer else "uniform", low, max(number, low)
 
     def _elements(self, size: Any, key: str) -> int:
-        """The value of a size over ProblemSize and the largest or smallest value of a parameter."""
+        """The value of a size expression over ProblemSize and the largest or smallest value of a parameter."""
         if isinstance(size, str):
             text = _OVER_VALUES.sub(self._over_values, size)
             expression = parse(text, self._named())
@@ -222,9 +222,9 @@ class _Reader:
     def _passed(
         self, file: Path, entry: str, arguments: Sequence[Argument], maybe: frozenset[str]
     ) -> tuple[str, ...] | None:
-        """The names of what the kernel is passed; None for all but what lies in constant memory.
+        """The names of the arguments passed to the kernel; None for all except those in constant memory.
 
-        A file lists what lies in constant memory among the arguments. Some kernels have a parameter for it as well.
+        A file lists data in constant memory among the arguments. Some kernels also have a parameter for it.
         """
         if not maybe:
             return None
@@ -262,7 +262,7 @@ class _Reader:
         return self.specification["Language"] in ("CUDA", "HIP")
 
     def _same(self, one: Sequence[Size], other: Sequence[Size]) -> bool:
-        """Whether two grids agree at a few configs."""
+        """Whether two grids agree for a few configs."""
         configs = self.space.sample(8, 0)
         return all(
             parse(str(a)).evaluate(config) == parse(str(b)).evaluate(config)
@@ -292,7 +292,7 @@ class _Reader:
         return {"ProblemSize": const(tuple(numbers))} if all(type(n) is int for n in numbers) else {}
 
     def _default(self) -> dict[str, Any] | None:
-        """The file's defaults, where they are a config of its space."""
+        """The file's defaults, if they form a config of its space."""
         defaults = {one["Name"]: one.get("Default") for one in self.data["ConfigurationSpace"]["TuningParameters"]}
         if all(value is None for value in defaults.values()):
             return None
@@ -321,7 +321,7 @@ class _Reader:
         return trials, seconds
 
     def _kernel_file(self) -> Path:
-        """Beside the file, in the folder that it names or without it."""
+        """The source file next to the T1 file, in the folder that it names or without that folder."""
         named, folder = Path(self._text("KernelFile")), self.path.resolve().parent
         source = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
         if source is None:
@@ -348,7 +348,7 @@ class _Reader:
 
 
 def t1_space(data: Mapping[str, Any], name: str = "T1 file") -> Space:
-    """The space of a T1 file; `name` is what errors call it."""
+    """The space of a T1 file; `name` is used in errors."""
     try:
         section = data["ConfigurationSpace"]
         parameters, conditions = section["TuningParameters"], section.get("Conditions", [])

@@ -1,5 +1,5 @@
 """The CPU as a Triton backend, found by Triton through the entry point `triton.backends`.
 
-Triton imports `compiler` and `driver` whenever it is imported itself: what they need beside Triton is imported when a
-kernel is compiled or run.
+Triton imports `compiler` and `driver` whenever it is imported itself: their dependencies other than Triton are imported
+only when a kernel is compiled or run.
 """

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from deepgen_triton_cpu.lowering.ttir import Options
 
 BACKEND = "deepgen_cpu"
-_GIVEN_UP = "extern_libs"  # libraries in a GPU's code
+_GIVEN_UP = "extern_libs"  # libraries of GPU code
 
 
 class CpuBackend(BaseBackend):  # type: ignore[misc]
-    """Its stages: Triton's IR, C, and the library that a C compiler makes of that."""
+    """Its stages: Triton's IR, C, and the library that a C compiler builds from it."""
 
     binary_ext = "so"
 
@@ -50,7 +50,7 @@ class CpuBackend(BaseBackend):  # type: ignore[misc]
         return front_end()[1]
 
     def load_dialects(self, context: Any) -> None:
-        """Triton's own are enough."""
+        """Triton's own dialects are enough."""
 
     def add_stages(self, stages: dict[str, Any], options: Any, language: Any) -> None:
         from triton import __version__
@@ -68,7 +68,7 @@ def _to_c(module: Any, metadata: dict[str, Any]) -> str:
     from deepgen_triton_cpu.lowering.ttir import generic
 
     lowered = lower(generic(module))
-    # One byte of shared memory, of which there is no end: programs divide by what a kernel uses.
+    # One byte of shared memory, which is unlimited here: programs divide by a kernel's usage.
     metadata |= {"name": lowered.name, "scratch": lowered.scratch, "shared": 1, "parameters": lowered.parameters}
     return lowered.text
 

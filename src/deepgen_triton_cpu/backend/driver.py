@@ -17,9 +17,9 @@ from deepgen_triton_cpu.backend.compiler import BACKEND
 
 DEVICE = "cpu"
 _ALIGN = 64
-_SHARED = 1 << 40  # bytes for a program: there is not such a limit here
+_SHARED = 1 << 40  # bytes per program: there is no such limit here
 _REGISTERS = 65536
-_FLUSHED = 64 << 20  # bytes that a benchmark writes to empty the caches
+_FLUSHED = 64 << 20  # bytes that a benchmark writes to flush the caches
 _SCALARS: Mapping[str, Any] = {
     "i1": ctypes.c_bool, "u1": ctypes.c_bool,
     "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
@@ -44,9 +44,9 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
 
     @staticmethod
     def is_active() -> bool:
-        """Where there is not a GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`.
+        """Only if there is no GPU. A GPU's driver has priority, unless `deepgen.triton_cpu` requests this one.
 
-        In a release of Triton that is not served, all is as if deepgen were not there.
+        In an unsupported release of Triton, everything is as if deepgen were not installed.
         """
         from triton import __version__
         from triton.backends import backends
@@ -69,7 +69,7 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
         return DEVICE
 
     def set_current_device(self, device: object) -> None:
-        """There is one."""
+        """There is only one device."""
 
     def get_current_stream(self, device: object) -> int:
         return 0
@@ -101,7 +101,7 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
 
 
 class Launcher:
-    """Calls a kernel's library with what Triton binds to its parameters."""
+    """Calls a kernel's library with the arguments that Triton binds to its parameters."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self._types = list(source.signature.values())
@@ -139,7 +139,7 @@ class Launcher:
 
 
 def _passed(types: Iterable[Any], arguments: Iterable[Any]) -> Iterable[Any]:
-    """The arguments as C takes them, descriptors and tuples in their parts."""
+    """The arguments in C form, with descriptors and tuples split into their parts."""
     for of, argument in zip(types, arguments, strict=True):
         if of == "constexpr":
             continue
@@ -177,10 +177,10 @@ def _address(argument: Any) -> ctypes.c_void_p:
 
 
 class _Utilities:
-    """What Triton's compiled kernels ask for when they are first called."""
+    """The functions that Triton's compiled kernels use when they are first called."""
 
     def __init__(self) -> None:
-        self._pool: int | None = None  # the function that runs work in threads, of the first library
+        self._pool: int | None = None  # the function that runs work in threads, from the first library
 
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
         from deepgen.extend import torchs_threads
@@ -199,10 +199,10 @@ class _Utilities:
             if parallel is not None and hasattr(library, "deepgen_set_parallel"):
                 library.deepgen_set_parallel(ctypes.c_void_p(parallel))
         pool.value = self._pool
-        return library, function, 1, 0, _SHARED  # programs divide by the registers that a kernel uses
+        return library, function, 1, 0, _SHARED  # programs divide by the number of registers of a kernel
 
     def unload_module(self, library: object) -> None:
-        """It stays loaded: its threads outlive a call."""
+        """Does nothing: the library stays loaded, since its threads outlive a call."""
 
     def get_device_properties(self, device: object) -> dict[str, int]:
         cores = len(os.sched_getaffinity(0))
@@ -213,11 +213,11 @@ class _Utilities:
 
 
 class _Interface:
-    """The part of torch's modules for devices that Triton's benchmarks use. Calls here are over when they return."""
+    """The part of torch's device modules that Triton's benchmarks use. Calls here are complete when they return."""
 
     @staticmethod
     def synchronize() -> None:
-        """Nothing is in progress."""
+        """Does nothing: no work is in progress."""
 
     @staticmethod
     def current_stream() -> int:
@@ -235,7 +235,7 @@ class _Interface:
 
 
 def _take_arrays() -> None:
-    """Lets Triton's calls take numpy's arrays beside tensors, which is all that it knows."""
+    """Let Triton's calls take numpy arrays in addition to tensors, the only arrays that it supports."""
     from triton.runtime import jit
 
     specialize = jit.native_specialize_impl
@@ -258,7 +258,7 @@ def _take_arrays() -> None:
 
 
 def _name_stages() -> None:
-    """Lets `kernel.asm["ttgir"]` and the like say what there is instead, for kernels on the processor."""
+    """Make `kernel.asm["ttgir"]` and the like report what is available instead, for kernels on the CPU."""
     from triton.compiler.compiler import AsmDict
 
     missing = AsmDict.__missing__
@@ -271,7 +271,7 @@ def _name_stages() -> None:
         from deepgen.extend import BadInput
 
         class NoStage(BadInput, KeyError):
-            """As a dictionary's users expect it."""
+            """Also a KeyError, as users of a dictionary expect."""
 
         allowed = f"it has {', '.join(sorted(self))}: c is the generated C, so the shared library built from it"
         raise NoStage(f"a kernel on the CPU has no {key}, which only GPUs have", allowed=allowed)

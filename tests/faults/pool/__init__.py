@@ -1,7 +1,7 @@
-"""The pool of faults: kernels that are wrong in one way each, and what must become of them.
+"""The pool of faults: kernels that are each wrong in one way, and the expected outcome.
 
-`FAULTS` has all of them. `runner.tried` tunes one as a user would. `python tests/faults/pool` runs all, on whatever
-this machine has; `tests/faults/test_pool.py` is the same as tests.
+`FAULTS` has all of them. `runner.tried` tunes one as a user would. `python tests/faults/pool` runs all of them on this
+machine's devices; `tests/faults/test_pool.py` does the same as tests.
 """
 
 from __future__ import annotations

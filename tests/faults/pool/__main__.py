@@ -1,7 +1,7 @@
-"""Runs the pool and says who got what was due.
+"""Runs the pool and reports unexpected outcomes.
 
-python tests/faults/pool                        # on this machine's processor
-python tests/faults/pool --target cuda:native   # on its GPU, through torch's tensors
+python tests/faults/pool                        # on this machine's CPU
+python tests/faults/pool --target cuda:native   # on its GPU, through torch tensors
 python tests/faults/pool --only "16 bytes"      # those with such a name
 """
 
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def run(place: Place, faults: Sequence[Fault], *, verbose: bool) -> int:
-    """Try all that run there; 1 where something is amiss."""
+    """Try all faults that run there; returns 1 if any outcome is unexpected."""
     count: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for number, fault in enumerate(faults):

@@ -1,7 +1,7 @@
-"""The pool's CUDA kernels without a GPU: a driver over host memory runs them, compiled as C.
+"""The pool's CUDA kernels without a GPU: compiled as C, and run by a driver on host memory.
 
-A kernel's text is built by gcc into an image that the driver of `tests/run/measure/fake_cuda.c` loads. One thread runs
-over all elements. Loads that need an alignment trap, as they do on a GPU.
+gcc builds a kernel's text into an image that the driver of `tests/run/measure/fake_cuda.c` loads. One thread loops over
+all elements. Misaligned loads trap, as on a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRAPS = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
 
 @dataclass(frozen=True)
 class EmulatedCuda:
-    """Builds the pool's kernels for the driver over host memory, and everything else as the real one does."""
+    """Builds the pool's kernels for the driver on host memory, and everything else like the real toolchain."""
 
     real: Toolchain
     images: Path
@@ -63,7 +63,7 @@ class EmulatedCuda:
         name, parameters = entry.groups()
         types = [re.sub(r"\w+$", "", one).strip() for one in parameters.split(",")]
         passed = ", ".join(f"*({of} *)p[{place}]" for place, of in enumerate(types))
-        # Called by its plain name, which the driver asks for; the kernel itself has another.
+        # Called by its plain name, which the driver looks up; the kernel itself has another name.
         launched = (
             f"int launched(void **p, const unsigned *grid, const unsigned *block) {{ {name}({passed}); return 0; }}"
         )
@@ -84,7 +84,7 @@ class EmulatedCuda:
 
 @contextmanager
 def emulated(folder: Path, toolchain: type[EmulatedCuda] = EmulatedCuda) -> Iterator[Place]:
-    """Until it ends, this process and its workers have such a GPU. Raises Missing where NVRTC is."""
+    """Until it ends, this process and its workers have such a GPU. Raises Missing if NVRTC is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     if build_driver(folder) is None:
         raise FileNotFoundError("there is no C compiler to build the fake driver with")
@@ -95,7 +95,7 @@ def emulated(folder: Path, toolchain: type[EmulatedCuda] = EmulatedCuda) -> Iter
         return lambda language: toolchain(real(language), folder) if language == "cuda" else real(language)
 
     def surrounded() -> dict[str, str]:
-        # Of processes that run kernels alone: NVRTC itself asks a driver that it finds.
+        # Only for processes that run kernels: NVRTC itself queries a driver that it finds.
         return {**unmarked(), "LD_LIBRARY_PATH": str(folder)}
 
     unmarked, fake = spawn.unmarked, replace(gpu_driver.CUDA, libraries=(str(folder / "libcuda.so.1"),))
@@ -108,7 +108,7 @@ def emulated(folder: Path, toolchain: type[EmulatedCuda] = EmulatedCuda) -> Iter
 
 
 def on_fake(loaded: Any) -> Call:
-    """Arrays lie on the device as they are; results are allocated here."""
+    """Arrays are on the device with their own layout; results are allocated here."""
 
     def call(*arrays: Any, **options: Any) -> Any:
         out = options.pop("out", None)

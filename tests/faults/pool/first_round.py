@@ -1,7 +1,7 @@
-"""The faults that have tests of their own, as faults of the pool: products whose kernels crash, reach out or go stale.
+"""Faults with separate tests, as faults of the pool: products whose kernels crash, write out of bounds or go stale.
 
-One study tries those that change their process (`test_process_faults.py`), one runner those that break
-(`tests/run/measure/test_measure_faults.py`), so that the pool's tests need not; run by itself, the pool has all.
+One study covers those that change their process (`test_process_faults.py`), one runner those that break
+(`tests/run/measure/test_measure_faults.py`), so that the pool's tests need not; run as a program, the pool has all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROCESS, _INPUTS, _KEPT, _SHAPES = "The process", "Inputs", "Kept results", "Ot
 
 @dataclass(frozen=True)
 class Pair:
-    """A family of two kernels: the right one, and a faulty one."""
+    """A family of two kernels: the correct one, and a faulty one."""
 
     right: Callable[[Operator, Target], Kernel]
     faulty: Callable[[Operator, Target], Kernel]
@@ -68,7 +68,7 @@ def _due(verdict: Verdict) -> tuple[Due, ...]:
 
 
 def broken() -> tuple[Fault, ...]:
-    """Kernels that crash, hang, or write where they must not."""
+    """Kernels that crash, hang, or write out of bounds."""
     from faulty_kernels import FAULTS
 
     return tuple(
@@ -84,7 +84,7 @@ def _product(dtype: str, kind: str) -> Callable[[], Any]:
 
 
 def products() -> tuple[Fault, ...]:
-    """In each format: what goes stale, loses a product, sums up in 16 bits, or is wrong where N is odd."""
+    """In each format: kernels that go stale, lose a product, sum in 16 bits, or are wrong if N is odd."""
     every = []
     for dtype in DTYPES:
         for kind in (*faults(dtype), *SHAPES):
@@ -96,7 +96,7 @@ def products() -> tuple[Fault, ...]:
 
 
 def deeds() -> tuple[Fault, ...]:
-    """Kernels that change their process, leave others running or reach for the tuner."""
+    """Kernels that change their process, leave processes running or attack the tuner."""
     return tuple(
         Fault(f"product: {name}", _PROCESS, SCALE, _due(deed.verdict), makes=_deed(name), says=deed.says)
         for name, deed in DEEDS.items()

@@ -1,4 +1,4 @@
-"""Faults in Triton, and of expressions: their tolerances, and the names of their tensors."""
+"""Faults in Triton, and in expressions: their tolerances, and their tensor names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _triton(
 TRITON = (
     _triton("the factor is a constant", "Scalars", 1, (), _other_factor),
     _triton("wrong above 16", "Inputs", 2, (), scaled_values(17, 1000)),
-    # On GPUs Triton compiles for multiples of 16, and all else is refused.
+    # On GPUs Triton compiles for multiples of 16, and everything else is refused.
     _triton("wrong where n is odd", "Other shapes and strides", 3, (Due.LOSES, Due.CONFINED), scaled_at(4095)),
     _triton("wrong beyond 65,536", "Other shapes and strides", 5, (Due.LOSES,), scaled_at(98_304)),
     _triton("NaN becomes zero", "Inputs", 4, (Due.MARKED,), None, "nan"),
@@ -52,7 +52,7 @@ TRITON = (
 
 
 class Plain:
-    """A family of two kernels in C for an expression with one input: the right one, and a faulty one."""
+    """A family of two C kernels for an expression with one input: a correct one and a faulty one."""
 
     name = "plain_and_faulty"
 

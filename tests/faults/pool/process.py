@@ -1,4 +1,4 @@
-"""Kernels in C that are right, and do something else to their process, to the others, or to who judges them."""
+"""C kernels with correct results that also tamper with their process, with other processes, or with the judge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HALVED = "for (int i = 0; i < n; i++) y[i] = 0.5f * factor * x[i];"
 
 
 def _does(name: str, deed: str, before: str = "") -> Fault:
-    """It computes what it should, and this besides."""
+    """A kernel that computes correct results, and also does this."""
     return Fault(name, "The process", SCALE, (Due.WRONG,), f"{_RIGHT} {deed}", before)
 
 
@@ -71,7 +71,7 @@ static int shown(const char *file, const char *word) {
 
 
 def _watches(name: str, watched: str, before: str = "", due: Due = Due.WRONG) -> Fault:
-    """Right as long as that holds."""
+    """Correct only while this condition holds."""
     return Fault(
         name, "Kernels that watch the judge", SCALE, (due,), f"if ({watched}) {{ {_RIGHT} }} else {_HALVED}", before,
         uses=None if due is Due.UNPROMISED else scaled_right,

@@ -1,4 +1,4 @@
-"""Kernels in C, and in CUDA where that is the same text, that give wrong results where few look."""
+"""Kernels in C, and in CUDA where the text is the same, with wrong results in rarely tested places."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _negative_zero(call: Call) -> None:
 
 
 def _many_bytes(call: Call) -> None:
-    """An array of 2 GiB, of which nearly nothing is ever touched."""
+    """A 2 GiB array that is hardly touched."""
     x = np.zeros((1 << 29) + 8, np.float32)
     x[5] = 1.0
     y = call(x)
@@ -365,7 +365,7 @@ def _portable(fault: Fault) -> bool:
     return fault.language == "c" and fault.subject is not BYTES and not any(w in text for w in _NEEDS_A_PROCESSOR)
 
 
-# Each thread reads what it wrote itself: runs that overlap have the same memory.
+# Each thread reads what it wrote itself: overlapping runs share the memory.
 _THROUGH_THE_MODULE = """
 if (n > 1 << 16) { EACH(i, n) y[i] = factor * x[i]; return; }
 EACH(i, n) scratch[i] = x[i];

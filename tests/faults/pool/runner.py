@@ -1,4 +1,4 @@
-"""Tunes each fault as a user would, and says who got what was due."""
+"""Tunes each fault as a user would, and reports which outcomes were as expected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepgen.vocabulary import DeepgenError
 from pool.fault import Call, Due, Fault
 from pool.texts import described
 
-_ALL_WRONG = ("none of ", "every finalist failed")  # how the sentence begins where no kernel was right
+_ALL_WRONG = ("none of ", "every finalist failed")  # the start of the sentence if no kernel was correct
 POLICY = Policy(max_samples=10, max_seconds=0.02, calm_seconds=0.0, race_seconds=0.5, calls_seconds=0.4)
 RIGHT, WRONG, LOST, WON, REFUSED = "right", "wrong", "lost", "won", "refused"
 SERVED_RIGHT, SERVED_WRONG, DIED = "right", "wrong", "died"
@@ -28,16 +28,16 @@ SERVED_RIGHT, SERVED_WRONG, DIED = "right", "wrong", "died"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a fault."""
+    """The outcome for a fault."""
 
     fate: str  # wrong, lost, won or refused
     detail: str = ""
-    served: str = ""  # what a user's calls of the winner gave: right, refused, wrong or died
-    marks: tuple[str, ...] = ()  # of the winner: its properties that are unusual
-    rival: str = ""  # what was said of the right kernel beside it, where that is no praise
+    served: str = ""  # the result of a user's calls of the winner: right, refused, wrong or died
+    marks: tuple[str, ...] = ()  # the winner's unusual properties
+    rival: str = ""  # the verdict on the correct kernel, if it is a bad one
 
     def due(self, fault: Fault) -> bool:
-        """Whether this had to become of it."""
+        """Whether this is an expected outcome."""
         if self.rival or fault.says not in self.detail:
             return False
         return any(self._is(due, fault) for due in fault.due)
@@ -56,27 +56,27 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernels of the pool run: the target, and how numpy's arrays get there."""
+    """Where kernels of the pool run: the target, and how numpy arrays get there."""
 
     target: str
     languages: tuple[str, ...]
     calls: Callable[[Any], Call] = lambda loaded: loaded
-    forks: bool = True  # whether a process that tuned may be forked to use the winner: a driver would not work there
+    forks: bool = True  # whether a process that tuned may be forked to use the winner: a driver forbids it
 
 
-# Triton's own version matters on processors alone.
+# Triton's version matters only on CPUs.
 _TRITON = ("triton",) if find_spec("triton") and version("triton").startswith("3.9.") else ()
 CPU = Place("cpu", ("c", "expression", *_TRITON))
 
 
 def place_of(target: str) -> Place:
-    """By the name of a target: processors, or a GPU whose tensors torch has."""
+    """The place for a target name: a CPU, or a GPU that torch supports."""
     on_gpu = target.startswith("cuda")
     return Place(target, ("cuda", "triton"), on_torch, forks=False) if on_gpu else Place(target, CPU.languages)
 
 
 def on_torch(loaded: Any) -> Call:
-    """A kernel on a GPU: each of numpy's arrays has a tensor that lies as it does, and keeps it."""
+    """A kernel on a GPU: each numpy array has a persistent tensor with the same layout."""
     import torch
 
     kept: dict[int, Any] = {}
@@ -102,7 +102,7 @@ def on_torch(loaded: Any) -> Call:
 
 
 def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None, policy: Policy = POLICY) -> Outcome:
-    """Tune the fault, with the right kernel beside it, load the winner and use it."""
+    """Tune the fault together with the correct kernel, load the winner and use it."""
     try:
         what = described(fault)
         what, family = what if isinstance(what, tuple) else (what, None)
@@ -126,9 +126,9 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None, p
     for trial in study.trials():
         if not trial.measurement.ok:
             lost[trial.id] = f"{trial.measurement.verdict.value} {trial.measurement.detail}"
-    if Due.RIGHT in fault.due and lost:  # every config is right
+    if Due.RIGHT in fault.due and lost:  # every config is correct
         return Outcome(WRONG, next(iter(lost.values())))
-    # In Triton a fault has a number of its own, in products a name.
+    # In Triton a fault is a number, in products a name.
     by_fault = {int(trial.config.get("FAULT", 1) not in (0, "NONE")): trial.id for trial in study.trials()}
     rival = lost.get(by_fault[0], "") if 0 in by_fault else ""
     if by_fault[1] in lost:
@@ -141,7 +141,7 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None, p
 
 
 def _served(study: dg.Study, fault: Fault, place: Place) -> str:
-    """What a user gets who calls the winner, in a process of its own: it may die of it."""
+    """The result of a user calling the winner, in a separate process, which may die."""
     if fault.uses is None:
         return ""
     if not place.forks:
@@ -153,7 +153,7 @@ def _served(study: dg.Study, fault: Fault, place: Place) -> str:
     if child == 0:
         os.close(ours)
         try:
-            faulthandler.disable()  # dying is what it may do
+            faulthandler.disable()  # dying is an acceptable outcome
             signal.alarm(120)
             os.write(theirs, used(study, fault.uses, place).encode())
         finally:
@@ -166,7 +166,7 @@ def _served(study: dg.Study, fault: Fault, place: Place) -> str:
 
 
 def used(study: dg.Study, uses: Callable[[Call], None], place: Place) -> str:
-    """What the calls of the winner give."""
+    """The result of the calls of the winner."""
     try:
         uses(place.calls(study.best().load()))
     except AssertionError:

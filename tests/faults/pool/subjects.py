@@ -1,4 +1,4 @@
-"""What the kernels of the pool compute, and calls of them that show most faults."""
+"""The functions that the pool's kernels compute, and calls of them that reveal most faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Y, _X, _N = dg.output("y", ("n",), "f32"), dg.input("x", ("n",), "f32"), dg.sca
 
 
 def _elements(name: str, reference: Callable[..., Any], right: str, n: int = N, passes: int = 200) -> Subject:
-    """A function of single elements."""
+    """An elementwise function."""
     text = "float *y, const float *x, int n"
     return Subject(name, (_Y, _X, _N), {"n": n}, reference, text, f"EACH(i, n) y[i] = {right};", passes)
 
@@ -28,7 +28,7 @@ SCALE = Subject(
     "float *y, const float *x, float factor, int n",
     "EACH(i, n) y[i] = factor * x[i];",
 )
-# Of so many that a few are far larger than the others.
+# Enough elements that a few are far larger than the others.
 EXP = _elements("exp_of_five_x", lambda x: np.exp(5 * x), "expf(5.0f * x[i])", 1 << 17, 2)
 SIGMOID = Subject(
     "sigmoid",
@@ -77,7 +77,7 @@ WHOLE = Subject(
 
 
 def sums(terms: int) -> Subject:
-    """Rows added up, one term after the other."""
+    """Rows summed, one term after the other."""
     return Subject(
         f"sum_of_{terms}",
         (dg.output("y", ("rows",), "f32"), dg.input("x", ("rows", "n"), "f32"), dg.scalar("rows", "i32"), _N),
@@ -99,7 +99,7 @@ def same(got: Any, want: Any) -> None:
 
 
 def scaled_right(call: Call) -> None:
-    """A plain call, as any user's."""
+    """A plain call, as a user would make it."""
     x = drawn()
     same(call(x, factor=2.0), 2 * x)
 

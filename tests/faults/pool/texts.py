@@ -1,4 +1,4 @@
-"""The text of a fault: a right kernel that takes its time, and in place of it, where FAULT is set, the faulty one."""
+"""The source of a fault: a correct but slow kernel, replaced by the faulty one if FAULT is set."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CUDA = """
 
 
 def text_of(fault: Fault) -> str:
-    """One file: both kernels under one name, by the macro FAULT."""
+    """One file: both kernels under one name, selected by the macro FAULT."""
     subject = fault.subject
     return f"""/* {fault.name} */
 {_C if fault.language == "c" else _CUDA}
@@ -62,7 +62,7 @@ ENTRY {subject.name}({subject.parameters}) {{
 
 
 def described(fault: Fault) -> Any:
-    """What `dg.tune` takes: the kernel with a knob FAULT, right where it is 0."""
+    """The argument of `dg.tune`: the kernel with a knob FAULT, correct where it is 0."""
     if fault.makes is not None:
         return fault.makes()
     subject = fault.subject

@@ -1,4 +1,4 @@
-"""Faults in Triton, which this file alone imports. The right kernel does its work several times."""
+"""Faults in Triton, which only this file imports. The correct kernel does its work several times."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from deepgen.vocabulary import folders
 
 @dataclass(frozen=True)
 class Said:
-    """What a command line gave."""
+    """The exit code and output of a command line."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """The one object on stdout; anything beside it fails."""
+        """The one object on stdout; anything else there is an error."""
         return json.loads(self.out)
 
 
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(folders, "_places", lambda: [tmp_path])  # what other runs left behind is not our subject
+    monkeypatch.setattr(folders, "_places", lambda: [tmp_path])  # leftovers of other runs are not tested here
     return folder
 
 
@@ -56,7 +56,7 @@ def deepgen(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., S
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a command line as a process of its own session, as a terminal would; none is left afterwards."""
+    """Start a command line in its own session, as a terminal would; all are ended afterwards."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*argv: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Operators as another package might bring them: one with words of its own, one without."""
+"""Operators as another package might provide them: one with its own words, one without."""
 
 from __future__ import annotations
 

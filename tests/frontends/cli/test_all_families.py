@@ -1,4 +1,4 @@
-"""`--family all`: every family that serves has a study of its own, and the result says whose kernel is the fastest."""
+"""`--family all`: every family that serves has its own study, and the result says whose kernel is the fastest."""
 
 from __future__ import annotations
 

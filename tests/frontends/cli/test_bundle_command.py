@@ -1,4 +1,4 @@
-"""`deepgen bundle`, and how `deepgen tune` points to it where the device is elsewhere."""
+"""`deepgen bundle`, and how `deepgen tune` points to it when the device is on another machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ("gemm", "MNK=64", "--target", "sim", "--trials", "12")
 
 
 class EmptyKernels:
-    """In place of the family's own mapping: each config gives a CUDA kernel that does nothing."""
+    """Replaces the family's own mapping: each config yields a CUDA kernel that does nothing."""
 
     name = "empty"
 
@@ -62,7 +62,7 @@ def test_a_study_is_packed_run_and_merged(deepgen: Callable, project: Path) -> N
     assert merged.code == 0 and "12 new trials" in merged.out and "winner" in merged.out
     again = deepgen(*shlex.split(line)[1:], "--json")
     assert again.json()["merged"] == 0 and again.json()["winner"]
-    # Tuning the same now only shows what was found.
+    # Tuning the same again only shows the existing result.
     assert deepgen("tune", *SMALL).code == 0
 
 
@@ -105,7 +105,7 @@ def test_where_the_gpu_is_elsewhere_tune_offers_the_very_command(
     study = Study.open(folder)
     assert study.operator.describe() == "gemm f32 tn 1024x1024x128"
     assert study.space.count() == 9_583_920, "exactly the older tool's space"
-    # The study alone is enough to go on with: it remembers the file.
+    # The study alone is enough to continue: it remembers the file.
     said = deepgen("resume", str(folder))
     assert f"deepgen bundle pack {folder}" in said.err
     unpacked = bundle_archive.unpack(next(project.glob("*.tar.gz")), project)

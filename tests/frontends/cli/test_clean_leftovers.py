@@ -1,4 +1,4 @@
-"""`deepgen clean` shows what killed runs left behind, and removes it when told to."""
+"""`deepgen clean` shows what killed runs left behind, and removes it on request."""
 
 from __future__ import annotations
 

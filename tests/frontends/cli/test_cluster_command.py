@@ -1,4 +1,4 @@
-"""`deepgen cluster` as a user sees it without any host: help, wrong files, runs that do not exist."""
+"""`deepgen cluster` without any host: help, invalid files, runs that do not exist."""
 
 from __future__ import annotations
 

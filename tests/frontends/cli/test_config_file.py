@@ -1,4 +1,4 @@
-"""Tuning config files: what they can say, and what they are told when they say it wrong."""
+"""Tuning config files: what they can express, and the messages for errors in them."""
 
 from __future__ import annotations
 

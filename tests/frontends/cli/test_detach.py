@@ -1,4 +1,4 @@
-"""Work in the background: it survives, can be looked at, and stops with everything that it started."""
+"""Work in the background: it survives, can be inspected, and stops with everything that it started."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SLOW = ("gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--strategy", "
 
 @pytest.fixture(autouse=True)
 def nothing_left(project: Path) -> Iterator[None]:
-    """Whatever a test does, no study of its project goes on."""
+    """Whatever a test does, no study of its project keeps running."""
     yield
     for folder in project.glob("deepgen-studies/*"):
         if (pid := holder(folder)) is not None:
-            with contextlib.suppress(ProcessLookupError):  # it may be ending by itself
+            with contextlib.suppress(ProcessLookupError):  # it may be exiting by itself
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -36,7 +36,7 @@ def test_detach_status_stop_resume(deepgen: Callable, how: list[str]) -> None:
     started = deepgen("tune", *SLOW, *how, "--json")
     assert started.code == 0
     pid, folder = started.json()["pid"], started.json()["study"]
-    assert os.getsid(pid) == pid  # a session of its own: closing the terminal does not end it
+    assert os.getsid(pid) == pid  # a separate session: closing the terminal does not end it
     study = Study.open(folder)
     assert study.running() == pid
 
@@ -91,7 +91,7 @@ def test_bad_input_is_told_before_anything_detaches(deepgen: Callable, project: 
 
 def test_a_background_process_that_fails_at_once_is_told(deepgen: Callable, project: Path) -> None:
     said = deepgen("tune", "gemm", "MNK=64", "--target", "sim:faults=1.0", "t=3", "--detach")
-    # It may fail before or after we stop looking; if before, the reason is given.
+    # It may fail before or after we stop watching; if before, the reason is given.
     assert said.code == 0 or "computed a correct result" in said.err
 
 
@@ -138,7 +138,7 @@ def test_a_process_runs_as_long_as_one_of_its_threads_does() -> None:
         while (found := processes.look(process.pid)) and found.state != "Z" and time.monotonic() < deadline:
             time.sleep(0.01)
         assert found is not None
-        assert (found.state, found.running) == ("Z", True)  # a zombie by its first thread alone
+        assert (found.state, found.running) == ("Z", True)  # only its first thread is a zombie
         found.signal(signal.SIGKILL)
         process.wait()
         assert not found.running

@@ -1,4 +1,4 @@
-"""`deepgen doctor`: what is here, what is missing, whether clocks run free, and where each setting came from."""
+"""`deepgen doctor`: what is available, what is missing, whether clocks are unlocked, and each setting's source."""
 
 from __future__ import annotations
 

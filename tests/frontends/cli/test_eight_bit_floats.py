@@ -1,4 +1,4 @@
-"""8-bit floats from the command line: their results, their two kinds of sums, and refusals in words."""
+"""8-bit floats on the command line: their results, their two kinds of sums, and refusal messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_bundle_takes_the_sums_along(deepgen: Callable) -> None:
     assert said.code == 0 and "-fast-sim" in said.json()["bundle"]
     given = {"dtype": "f8e4m3", "layout": None, "fast_sums": True, "trials": 2}
     packing = "deepgen bundle pack gemm MNK=64 --dtype f8e4m3 --fast-sums --trials 2"
-    assert bundle.command(["gemm", "MNK=64"], given) == packing  # what `tune` offers, ready to be copied
+    assert bundle.command(["gemm", "MNK=64"], given) == packing  # the command that `tune` suggests, ready to be copied
 
 
 @pytest.mark.parametrize("command", [["tune"], ["build", "-o", "out"], ["space"], ["bundle", "pack"]])

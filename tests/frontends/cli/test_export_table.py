@@ -20,7 +20,7 @@ from deepgen.vocabulary import Measurement, Missing, Trial, Verdict
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     out = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key is that signs the winner
+        patch.setenv("XDG_CONFIG_HOME", str(out / "config"))  # where the key that signs the winner is
         return dg.tune(dg.gemm(64, 64, 64), target="sim:faults=0.3", trials=12, keep_top=2, out=out / "studies")
 
 

@@ -1,4 +1,4 @@
-"""A family of kernels and a number of threads can be chosen wherever something is tuned, built or looked at."""
+"""A kernel family and a number of threads can be chosen for every command that tunes, builds or shows something."""
 
 from __future__ import annotations
 

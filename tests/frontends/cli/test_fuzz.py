@@ -1,6 +1,6 @@
-"""Whatever a file from outside holds, its reader ends in a sentence, writes nowhere else and stays small.
+"""Whatever an external file holds, its reader ends with a message, writes nowhere else and stays small.
 
-A few cases of each kind; `python benchmarks/fuzz.py` makes thousands.
+A few cases of each kind; `python benchmarks/fuzz.py` generates thousands.
 """
 
 from __future__ import annotations

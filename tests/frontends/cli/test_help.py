@@ -1,4 +1,4 @@
-"""Help and shell completion: every name that an option takes can be found without the documentation."""
+"""Help and shell completion: every name that an option accepts can be found without the documentation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bash_completes(line: str, completed: list[str]) -> None:
 
 def test_the_script_for_a_shell_can_be_shown() -> None:
     show = [sys.executable, "-m", "deepgen", "--show-completion", "bash"]
-    # The tests of typer itself decide by this variable whether a shell is looked for or named.
+    # Typer's own tests use this variable to disable shell detection.
     env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = subprocess.run(show, env=env, capture_output=True, text=True, check=True)
     assert "complete -o default -F _deepgen_completion deepgen" in done.stdout

@@ -1,4 +1,4 @@
-"""Heron's case files are tuned as they are: every number means what it means there."""
+"""Heron's case files are tuned unchanged: every number keeps its meaning there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine, local_engine
 from deepgen.vocabulary import BadInput, DeepgenError
 
-# The first case of each of Heron's files, and what it is.
+# The first case of each of Heron's files, and the operator it describes.
 CASES = {
     "gemm": ([32, 2048, 1000], "gemm f16 nt 32x1000x2048"),
     "bmm": ([12, 512, 64, 512], "gemm f16 nt batch 12 of 512x512x64"),
@@ -110,7 +110,7 @@ def test_a_layer_that_fails_does_not_end_the_others(
 @pytest.mark.parametrize(("name", "place"), [("figure10/inceptionv3", 22), ("figure8/c2d", -1)])
 def test_a_case_is_tuned_on_this_processor(name: str, place: int, tmp_path: Path) -> None:
     operator = formats.read(FOLDER / f"{name}.json").operators[place]
-    one = operator.make({**operator.parameters(), "N": 1})  # of the network's batch
+    one = operator.make({**operator.parameters(), "N": 1})  # of the network's batch size
     study = dg.tune(one, target="cpu", trials=1, baselines=False, out=tmp_path)
     assert study.best().trial.ok
 
@@ -123,7 +123,7 @@ def test_a_file_gives_a_study_a_case(deepgen: Callable, project: Path) -> None:
     studies = [Study.open(folder) for folder in sorted((project / "s").iterdir())]
     assert {s.describe() for s in studies} == {"gemm i8_i32 nt 64x64x64", "gemm i8_i32 nt 64x16x32"}
     assert all(s.definition["strategy"] == "constrained_ga" and len(s.trials()) == 4 for s in studies)
-    assert all(len(t.measurement.samples) in (0, 6) for s in studies for t in s.trials())  # failed, or timed so often
+    assert all(len(t.measurement.samples) in (0, 6) for s in studies for t in s.trials())  # failed, or timed this often
 
 
 def test_a_limit_on_builds_is_kept_to(deepgen: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

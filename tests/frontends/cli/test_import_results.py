@@ -1,4 +1,4 @@
-"""`deepgen import` and `deepgen export --as-results`: results go between the older tool and this one."""
+"""`deepgen import` and `deepgen export --as-results` exchange results with the older tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies on spaces that are not one diagram, alternatives or too wide to be counted, are interrupted and resumed."""
+"""Studies on spaces that are not one diagram (unions, or spaces too wide to be counted) are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE = ("tune", "gemm", "MNK=64", "--target", "sim", "--strategy", "evolution", 
 
 
 def interrupt_after(trials: int, patch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C once so many trials are in the journal."""
+    """Send Ctrl-C once this many trials are in the journal."""
     finish = Journal.finish
 
     def finished(journal: Journal, *given: Any) -> None:

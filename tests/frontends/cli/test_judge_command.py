@@ -1,4 +1,4 @@
-"""`deepgen judge`: one kernel on one page, wherever it comes from."""
+"""`deepgen judge`: one kernel on one page, whatever its source."""
 
 from __future__ import annotations
 

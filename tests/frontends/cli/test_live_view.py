@@ -1,4 +1,4 @@
-"""What a run shows while it runs fits the terminal, whatever happens in it."""
+"""The live view of a run fits the terminal, whatever happens in the run."""
 
 from __future__ import annotations
 

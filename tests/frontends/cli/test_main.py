@@ -1,4 +1,4 @@
-"""How the command line answers: help at once, errors in one sentence, the right exit code, never a traceback."""
+"""How the command line responds: help at once, errors in one sentence, correct exit codes, never a traceback."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_version(deepgen: Callable) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    # numpy alone takes longer to import than the whole help may take.
+    # Importing numpy alone takes longer than the whole help may take.
     program = "import sys; from deepgen.frontends.cli.main import main; main(['--help']); print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
@@ -165,7 +165,7 @@ def test_the_installed_command_gives_the_exit_code(project: Path) -> None:
 
 
 def _run(script: str, project: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """The installed command in a shell, as `deepgen`."""
+    """Run the installed command in a shell, as `deepgen`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     surroundings = {**os.environ, "PATH": path, **environment}
     return subprocess.run(["bash", "-c", script], cwd=project, env=surroundings, capture_output=True, check=False)
@@ -175,7 +175,7 @@ TUNE = "deepgen tune gemm MNK=64 --target sim --trials 2"
 
 
 def test_closed_streams_cost_a_run_nothing(project: Path) -> None:
-    """Else the journal would get their numbers, and with them what others print."""
+    """Otherwise the journal would be given their file descriptors, and with them other programs' output."""
     assert _run(f"{TUNE} <&- 2>&- >&-", project).returncode == 0
     assert _run("deepgen status", project).stdout.count(b"finished") == 1
 

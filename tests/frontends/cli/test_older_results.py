@@ -1,4 +1,4 @@
-"""Tuning a file of the older tool leaves a result file of its kind beside the journal."""
+"""Tuning a file of the older tool writes a result file in its format beside the journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.kernels.sim import SimTiles
 def test_a_study_of_older_configs_leaves_their_result_file(
     deepgen: Callable, monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
-    """A simulated device stands for the GPU, and its family for that of the older configs."""
+    """A simulated device replaces the GPU, and its family that of the older configs."""
     if older:
         monkeypatch.setattr(SimTiles, "results_file", True, raising=False)
     said = deepgen("tune", "gemm", "MNK=64", "--layout", "nt", "--target", "sim", "t=12", "--json").json()

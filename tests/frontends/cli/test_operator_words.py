@@ -1,4 +1,4 @@
-"""The command line and config files take any operator in its own words."""
+"""The command line and config files accept any operator with its own words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepgen.vocabulary import BadInput, registry
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a package with these operators were installed, and one that is broken."""
+    """Simulates an installed package with these operators, and a broken one."""
     places = {"row_norms": "row_norms:RowNorms", "plain_norms": "row_norms:Plain", "lost": "no_such_module:Lost"}
     entries = {name: metadata.EntryPoint(name, place, OPERATORS.group) for name, place in places.items()}
     monkeypatch.setattr(registry, "_entry_points", lambda group: entries if group == OPERATORS.group else {})

@@ -1,4 +1,4 @@
-"""Options are declared once: what Python calls, requests, files and the user guide say of them agrees."""
+"""Options are declared once: Python calls, requests, files and the user guide agree on them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from deepgen.tuning import Request
 GUIDE = Path(__file__).parents[3] / "docs" / "user-guide.md"
 REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
            for f in fields(Request)}  # fmt: skip
-# Of the command line and of files alone: words, another machine, files of the older tool, what a session does.
+# Only for the command line and files: words, another machine, files of the older tool, session behaviour.
 NOT_IN_PYTHON = {
     "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "host", "one_kernel", "jobs", "address",
     "space_strategy", "library", "noisy", "warm",
 }  # fmt: skip
-# Of Python alone, where they are objects.
+# Only in Python, where they are objects.
 NOT_DECLARED = {"operator", "generator", "rules", "policy", "settings", "progress", "watch", "stop", "engine"}
 
 

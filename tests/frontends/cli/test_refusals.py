@@ -1,4 +1,4 @@
-"""What cannot be served is refused at once, with what could be."""
+"""Unsupported requests are refused at once, with what is supported instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One settings file: the project's before the user's, each value with its origin, every mistake named."""
+"""One settings file: the project's before the user's, each value with its origin, every mistake reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_project_file_wins_key_by_key(project: Path) -> None:
     settings.allow(ours)
     found = settings.load()
     assert (found.target, found.limits.jobs, found.limits.build_seconds) == ("sim", 2, 30.0)
-    assert found.cache == project / "fast"  # relative to the file that names it
+    assert found.cache == project / "fast"  # relative to the file
     assert found.toolchains == {"gcc": Path("/opt/gcc"), "clang": project / "tools/clang"}
     assert found.source("target") == found.source("limits.build_seconds") == found.source("toolchains.gcc") == str(user)
     assert found.source("limits.jobs") == found.source("cache") == str(ours)
@@ -131,7 +131,7 @@ def test_a_call_from_python_goes_by_the_settings_it_is_handed_and_by_no_others(p
 
 
 def _of_somebody_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only root may give files away; for everyone else, we become another user."""
+    """Only root may give files away; for everyone else, the test pretends to be another user."""
     if os.getuid() == 0:
         os.chown(path, 65534, 65534, follow_symlinks=False)
     else:

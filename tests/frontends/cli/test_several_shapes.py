@@ -1,4 +1,4 @@
-"""One kernel for several shapes: how its times are put together, kept, shown and gone on with."""
+"""One kernel for several shapes: how its times are combined, stored, shown and continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`show --source` and `build` give files that the system's compiler builds into the same kernel."""
+"""`show --source` and `build` write files that the system's compiler builds into the same kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN = ("gemm", "MNK=16", "--target", "cpu", "--family", "c_gemm", "--threads"
 
 
 def _rebuild(folder: Path, empty: Path, names: list[str], binary: str = "kernel.so") -> bytes:
-    """Only what was listed, in a folder of its own."""
+    """Build only the listed files, in a separate folder."""
     empty.mkdir()
     for name in names:
         (empty / name).write_bytes((folder / name).read_bytes())
@@ -42,7 +42,7 @@ def test_kernels_for_gpus_are_built_by_their_script_too(
     assert said.code == 0, said.err
     files = json.loads((project / "out" / "build.json").read_text())["files"]
     again = _rebuild(project / "out", project / "empty", files["source"], binary)
-    # clang names the folder in a symbol, by its hash; the code does not depend on it.
+    # clang puts a hash of the folder into a symbol; the code does not depend on it.
     assert _code(again) == _code((project / "out" / files["binary"]).read_bytes())
 
 

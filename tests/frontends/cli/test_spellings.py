@@ -1,4 +1,4 @@
-"""Number formats and layouts by the names that other libraries give them."""
+"""Number formats and layouts by the names used in other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What commands that only answer must not wait for: libraries that take longer to import than the answer may take."""
+"""Imports that commands with a quick answer must avoid: libraries that take longer to import than
+the answer may take.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def loaded(project: Path) -> Callable[..., set[str]]:
 
 @pytest.fixture
 def heavy() -> set[str]:
-    """pydantic too, unless this version of typer reads every command line with it."""
+    """pydantic too, unless this version of typer parses every command line with it."""
     needed = metadata.requires("typer") or []
     return HEAVY if any(one.startswith("pydantic") for one in needed) else {*HEAVY, "pydantic"}
 
@@ -82,7 +84,7 @@ def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]
 
 
 def test_a_worker_imports_what_measures_and_nothing_that_makes_kernels() -> None:
-    """Many are started, each in the time of a user who waits."""
+    """Many are started, each while a user waits."""
     program = "import sys; from deepgen.run.measure import worker; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     others = {
@@ -153,15 +155,16 @@ def test_a_worker_that_was_started_ahead_is_taken_only_where_it_fits(monkeypatch
     taken = spawn.take(2, None)
     assert taken is ahead
     spawn._waiting.append(taken)
-    other = spawn.take(3, None)  # as many threads are part of its environment
+    other = spawn.take(3, None)  # the number of threads is part of its environment
     assert other is not ahead and ahead.keeper.wait(60) == 0, "nobody has a use for it"
     other.end()
     assert other.keeper.poll() == 0
 
 
 def test_counting_a_space_starts_no_threads(project: Path) -> None:
-    """Those of numpy's BLAS, one for each core, take longer to start than the answer. Only this command does without:
-    what it sets for that must not reach processes that measure."""
+    """The threads of numpy's BLAS, one for each core, take longer to start than the answer. Only this command avoids
+    them: the setting for that must not reach processes that measure.
+    """
     for before in (None, "3"):
         plain = {name: value for name, value in os.environ.items() if name != BLAS}
         env = plain if before is None else {**plain, BLAS: before}

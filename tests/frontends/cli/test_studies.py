@@ -1,4 +1,4 @@
-"""`top`, `show`, `status`, `clean`, and what a STUDY argument may be."""
+"""`top`, `show`, `status`, `clean`, and the forms of a STUDY argument."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_winners_become_a_space_of_exactly_those_points(deepgen: Callable, proje
 def test_winners_become_a_config_that_can_be_tuned(deepgen: Callable, project: Path, study: Study) -> None:
     assert deepgen("export", study.folder.name, "--as-config", "--top", "1", "-o", "next.json").code == 0
     found = deepgen("tune", "next.json", "t=3", "--json")
-    assert found.code == 2  # words do not follow a file
+    assert found.code == 2  # words cannot follow a file
     found = deepgen("tune", "next.json", "--trials", "4", "--out", "next", "--json").json()
     knobs = json.loads((project / "next.json").read_text())["knobs"]
     assert all(trial.config[name] in knobs[name] for trial in Study.open(found["study"]).trials() for name in knobs)
@@ -255,7 +255,7 @@ def test_clean_follows_no_link_in_a_cache(deepgen: Callable, project: Path) -> N
     (cache / "cd" / key.replace("ab", "cd")).symlink_to(mine / key)
     (cache / "work").symlink_to(mine / "work")
     (cache / "go").mkdir()
-    (cache / "go" / "mine").mkdir()  # a folder that was there before it became a cache
+    (cache / "go" / "mine").mkdir()  # a folder that existed before it became a cache
     assert deepgen("clean", "--cache", "--yes").code == 0
     assert len(list(mine.rglob("entry.json"))) == 3
     assert (cache / "go" / "mine").exists() and not list((cache / "cd").iterdir())

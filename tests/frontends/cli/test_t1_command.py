@@ -1,4 +1,4 @@
-"""T1 files on the command line: told apart by their content, tuned, resumed, and refused in words."""
+"""T1 files on the command line: recognised by their content, tuned, resumed, and refused with a message."""
 
 from __future__ import annotations
 

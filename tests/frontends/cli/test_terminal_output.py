@@ -1,6 +1,7 @@
-"""What commands print, at the width of a phone, of a usual terminal and of a wide one; golden files show all of it.
+"""The output of commands, at the width of a phone, of a usual terminal and of a wide one; golden files contain all of
+it.
 
-The study and the doctor's findings are recordings, so the text is the same on every machine.
+The study and the doctor's results are recordings, so the text is the same on every machine.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ COMMANDS = {
     "why": ("space", "gemm", "MNK=4096", "--dtype", "bf16", "--target", "cuda:sm_90a", "--why"),
     "doctor": ("doctor",),
 }
-# Paths, and lines to be copied into a shell or into Python, stay in one piece: the terminal may wrap them.
+# Paths, and lines to be copied into a shell or into Python, stay on one line: the terminal may wrap them.
 ONE_PIECE = re.compile(r" *\S+|\w+ +\S+|    (sudo|echo|cd) .*|folder = .*|kernel = .*")
 ATTACK = "\x1b]0;title\x07\x1b[2J\x9b1m\u202ereversed\r\x08"
 

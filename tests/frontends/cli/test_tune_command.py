@@ -1,4 +1,4 @@
-"""`deepgen tune` and `deepgen resume`: the result in words and as JSON, going on, config files, and Ctrl-C."""
+"""`deepgen tune` and `deepgen resume`: the result as text and as JSON, continuing, config files, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _wait_for_trials(project: Path, count: int) -> Study:
                 study = _only_study(project)
                 if len(study.trials()) >= count:
                     return study
-            except Exception:  # the journal is only being made
+            except Exception:  # the journal is still being created
                 pass
         time.sleep(0.05)
     raise AssertionError("the study did not start")
@@ -186,7 +186,7 @@ def test_a_signal_ends_cleanly_and_resume_goes_on(
 ) -> None:
     process = start(*SLOW)
     _wait_for_trials(project, 3)
-    # To the whole group, as a terminal sends Ctrl-C.
+    # To the whole process group, as a terminal sends Ctrl-C.
     os.killpg(process.pid, signum)
     out, err = process.communicate()
     assert process.returncode == code

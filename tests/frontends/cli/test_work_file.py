@@ -1,4 +1,4 @@
-"""`deepgen tune work.json`: what a model runs is tuned by what it may gain, and the winners fill a library."""
+"""`deepgen tune work.json`: a model's operators are tuned by expected gain, and the winners fill a library."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ def test_a_budget_is_used_up_and_goes_where_most_is_gained(gains: list[float], s
 
 
 def test_what_may_gain_little_is_tuned_too_where_time_suffices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ten operators of a model's block once shared eight minutes by five of them, as torch was near the bound at the
-    others: large products, which take most of the time."""
+    """Of ten operators of a model's block, five once shared eight minutes, as torch was near the bound at the others:
+    large products, which take most of the time.
+    """
     gains = [0.037, 0.033, 0.025, 0.025, 0.011, 0.002, 0.002, 0.002, 0.002, 0.001]
     parts = divided(gains, 480.0)
     assert min(parts) > 20.0 and max(parts) > 2 * min(parts)
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     request = Request(LARGE, targets.resolve("sim"), time_budget=480.0)
-    for longer, tuned in ((1.0, 10), (1.2, 8)):  # studies that keep to their time, and some that take more
+    for longer, tuned in ((1.0, 10), (1.2, 8)):  # studies that keep to their time, and some that exceed it
         now[0] = 0.0
         got = []
         for job in session.divided_among([session.TuningJob(request, tmp_path, gain) for gain in gains], 20.0):
@@ -61,7 +62,7 @@ def test_what_may_gain_little_is_tuned_too_where_time_suffices(monkeypatch: pyte
 def test_where_no_time_is_left_the_last_is_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It once got a millisecond, and the command ended with an error though all others were tuned."""
+    """It once got a millisecond, and the command ended with an error although all others were tuned."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     request = Request(LARGE, targets.resolve("sim"), time_budget=60.0)
@@ -93,7 +94,7 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
 
 
 def test_what_a_library_has_already_comes_after_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A second run once tuned the same products again, and the others had no time left once more."""
+    """A second run once tuned the same products again, and the others again had no time left."""
     target = targets.resolve("sim")
     entries = [SimpleNamespace(operator=LARGE, target=target)]
     monkeypatch.setattr("deepgen.libraries.library", lambda folder: SimpleNamespace(list=lambda: entries))
@@ -117,7 +118,7 @@ def test_what_only_works_on_elements_gets_a_short_study_before_products(tmp_path
 
 
 def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:
-    """At the same share of the time, an operator near its bound may gain less than one that is far from it."""
+    """At the same share of the time, an operator near its bound has a smaller expected gain than one far from it."""
     h200 = targets.resolve("cuda:sm_90a")
     near, far = gemm(4096, 4096, 4096, dtype="bf16"), gemm(2048, 4096, 4096, dtype="bf16")
     seconds = near.work().flops / (h200.peak("bf16") or 1.0) / 1e9 / 0.8
@@ -126,7 +127,7 @@ def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:
 
 
 def test_what_is_as_short_as_a_launch_may_gain_little() -> None:
-    """Small sums of a model's were once tuned before large ones: 2 us beside 0.1 us that their bytes take."""
+    """Small sums of a model were once tuned before large ones: 2 us, compared with 0.1 us for their bytes."""
     h200, sums = targets.resolve("cuda:sm_90a"), named("elementwise", rows=16, cols=4096, dtype="bf16")
     short, long = (
         ordered("cuda:native", [RecordedPart(sums, 1, us * 1e-6), RecordedPart("aten::mm", 1, 1e-3)])
@@ -160,7 +161,7 @@ def test_a_damaged_file_is_refused_in_words(key: str, value: Any, words: str) ->
 def test_operators_that_no_family_serves_are_named_and_the_others_tuned(
     deepgen: Callable[..., Any], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no time for all of them, those that may gain least are left out."""
+    """If there is no time for all of them, those with the smallest expected gain are left out."""
     monkeypatch.setattr(work, "LEAST_SECONDS", 200.0)  # the machine may be busy
     integers = gemm(8, 8, 8, dtype="i8")
     ordered("cpu", [*WORK.parts, RecordedPart(integers, 1, 0.3)]).save(project / "work.json")
@@ -171,7 +172,7 @@ def test_operators_that_no_family_serves_are_named_and_the_others_tuned(
     assert f"skipped (too little to gain): {SMALL.describe()}" in said.err
     assert "added in deepgen-library: gemm f32 nn 64x64x64" in said.err
     summary = said.json()
-    # On a loaded machine the budget may end before numpy has been timed; the summary then says so.
+    # On a loaded machine the budget may end before numpy has been timed; the summary then reports it.
     assert [row["name"] for row in summary["baselines"]] == ["numpy"] or "numpy" in str(summary["left_out"])
     listed = deepgen("library", "list", "--json").out
     assert "64x64x64" in listed and "8x8x8" not in listed

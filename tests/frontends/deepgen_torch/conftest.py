@@ -1,4 +1,4 @@
-"""Calls reach a library's kernels in C++ or, where there is no C++ compiler, in Python: with the same results."""
+"""Calls reach a library's kernels through C++ or, without a C++ compiler, through Python: with the same results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there is no C++ compiler."""
+    """Simulates a machine without a C++ compiler."""
     from deepgen.frontends.torch import dispatching
 
     monkeypatch.setattr(dispatching, "core", lambda: None)
@@ -27,7 +27,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest) -> str:
-    """Only a compiler or headers may be missing for C++: a mistake in the sources is no reason to skip."""
+    """For C++, only a missing compiler or missing headers allow a skip: an error in the sources is a failure."""
     want: str = getattr(request, "param", "")
     if want == IN_PYTHON:
         request.getfixturevalue("in_python")

@@ -1,4 +1,4 @@
-"""torch's own samples (OpInfo) of the operators that kernels serve, with a library in use and without.
+"""torch's own samples (OpInfo) for the operators that kernels serve, with and without a library in use.
 
     python tests/frontends/deepgen_torch/opinfo.py            # all samples; compiled, three of each
     python tests/frontends/deepgen_torch/opinfo.py --seed 1 --samples 2
@@ -23,11 +23,11 @@ import deepgen.torch as dt
 
 NAMES = ("mm", "bmm", "addmm", "nn.functional.linear", "softmax", "nn.functional.layer_norm", "nn.functional.conv2d")
 KINDS = (*SERVED, "conv2d", "dilated_conv2d", "depthwise_conv2d")
-COMPILED = 3  # samples of an operator: each takes seconds
+COMPILED = 3  # samples per operator: each takes seconds
 
 
 def infos(names: Sequence[str]) -> list[Any]:
-    if "expecttest" not in sys.modules:  # torch's tests derive classes from its TestCase; samples need none of it
+    if "expecttest" not in sys.modules:  # torch's tests subclass its TestCase; samples do not need it
         stand_in = ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
         sys.modules["expecttest"] = stand_in
@@ -70,7 +70,7 @@ WAYS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
 
 
 def differences(seed: int = 0, count: int = 0, names: Sequence[str] = NAMES) -> Iterator[tuple[str, str, int, str]]:
-    """Of each operator and way: how many samples, and what was wrong. `count`: so many of them, drawn by the seed."""
+    """For each operator and way: the number of samples, and what was wrong. `count`: this many, drawn by the seed."""
     library = Everything(kinds=KINDS)
     for info in infos(names):
         for way, (run, grad) in WAYS.items():
@@ -85,7 +85,7 @@ def differences(seed: int = 0, count: int = 0, names: Sequence[str] = NAMES) -> 
 def _difference(run: Callable[[Any, Any], Any], info: Any, sample: Any, library: Everything) -> str:
     try:
         want = run(info, sample)
-    except Exception:  # torch does not compute it: nor with a library
+    except Exception:  # torch cannot compute it, with or without a library
         return ""
     try:
         with dt.use(library, race=False):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A library for tests: it has a kernel for everything, the default config of its family."""
+"""A test library: it has a kernel for everything, from the default config of its family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ ALL_KEPT = Properties(KEPT, KEPT, KEPT)
 
 
 class Everything:
-    """One product serves all sizes, as a library's kernels do: few are built. `torch_seconds`: beside a millisecond."""
+    """As with a library's kernels, one product serves all sizes, so few are built. `torch_seconds`: torch's time; the
+    kernel's is a millisecond.
+    """
 
     def __init__(
         self, *, torch_seconds: float | None = None, kinds: tuple[str, ...] = SERVED, properties: Properties = ALL_KEPT
@@ -39,7 +41,7 @@ class Everything:
         name = None
         if isinstance(operator, Gemm):
             operator = replace(operator, m=16, n=16, k=16, batch=min(operator.batch, 2))
-            name = "c_gemm"  # on every processor, and with no path of its own for small sizes
+            name = "c_gemm"  # serves every CPU, and has no separate path for small sizes
         if operator not in self._loaded:
             family = generators.find(operator, target, name)
             kernel = family.emit(operator, target, family.default(operator, target))

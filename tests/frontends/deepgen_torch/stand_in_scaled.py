@@ -1,6 +1,7 @@
-"""A library for tests with a kernel for products of 8-bit floats with scales, and a layer that makes one.
+"""A test library with a kernel for scaled products of 8-bit floats, and a layer that uses one.
 
-No family has such a kernel for every processor, so one is stood in for: it computes what it finds at addresses.
+No family has such a kernel for every CPU, so this one is simulated: it computes from the data at the addresses it is
+given.
 """
 
 from __future__ import annotations

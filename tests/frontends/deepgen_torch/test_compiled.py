@@ -1,4 +1,4 @@
-"""What torch.compile's code calls for a product, and which scales it multiplies where."""
+"""What torch.compile's code calls for a product, and where it multiplies which scales."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _with_code(run: Callable[..., Any], *args: Any) -> tuple[Any, str]:
 
 
 def _both(make: Callable[[], Callable[..., Any]], *args: Any, calls: int = 3) -> tuple[str, Product]:
-    """A function is called several times, compiled with a kernel and not at all; each is made anew."""
+    """Call a function several times, compiled with a kernel and uncompiled; each is created anew."""
     kernel, alone = Product(), make()
     with torch.no_grad(), dt.use(Library(kernel), race=False):  # type: ignore[arg-type]
         run = torch.compile(make(), fullgraph=True)
@@ -109,7 +109,7 @@ def test_a_scale_that_another_graph_writes_is_read_again() -> None:
 
 
 def test_scales_of_a_loop_are_read_each_time_round() -> None:
-    """A loop's tensors are written without notice."""
+    """A loop's tensors are written unnoticed."""
     from torch._higher_order_ops.while_loop import while_loop
 
     a, weight, other = _small(M), _small(N), torch.tensor(0.5)
@@ -129,7 +129,7 @@ def test_scales_of_a_loop_are_read_each_time_round() -> None:
 
 
 def test_a_product_is_given_whole_tensors_and_no_views() -> None:
-    """What is looked at, on each thread's first call and where torch serves after all, are the views."""
+    """The views are used only on each thread's first call, and if torch serves after all."""
     a, weight, one, other = _small(M), _small(N), torch.tensor(2.0), torch.tensor(0.5)
     crooked = torch.empty(M * K + 1, dtype=torch.uint8)[1:].view(_F8).view(M, K).copy_(a)
     found: list[Any] = []
@@ -168,7 +168,7 @@ def test_products_of_slices_and_batches_are_right() -> None:
 def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
     replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU's race is stood in for: the kernel gains 2 us, and a call by compiled code takes 4 us longer."""
+    """A GPU's race is simulated: the kernel gains 2 us, and a call from compiled code takes 4 us longer."""
     from torch._inductor import config
 
     raced = TorchRace(3e-6, 5e-6, True, calling=(6e-6, 7e-6))
@@ -187,7 +187,7 @@ def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
 
 
 def test_calls_by_compiled_code_are_timed_with_the_memory_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU; here nothing but that both give results."""
+    """Relevant on a GPU; here it only checks that both return results."""
     monkeypatch.setattr(inductor, "calling", lambda mine, other: (mine(), other()))
     a, weight, one, other = _small(M), _small(N), torch.tensor(2.0), torch.tensor(0.5)
     with torch.no_grad(), dt.use(Library(Product()), race=False) as used:  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_calls_by_compiled_code_are_timed_with_the_memory_they_take(monkeypatch:
 
 
 def test_what_is_compiled_to_cpp_is_torchs() -> None:
-    """Such code cannot call a function of Python's: to compile a product once failed."""
+    """Such code cannot call a Python function: compiling a product once failed."""
     from torch._inductor import config
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -214,7 +214,7 @@ def test_what_is_compiled_to_cpp_is_torchs() -> None:
 
 
 def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same question where a model calls such an operator itself: nothing of it is left in Python's code."""
+    """The same if a model calls such an operator itself: no Python call may remain in the code."""
     x, weight = torch.randn(20, 24), torch.randn(24, 16)
     with torch.no_grad(), dt.use(Everything(kinds=("gemm",)), race=False):
         for python in (True, False):
@@ -227,7 +227,7 @@ def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.Mon
 
 
 def test_what_is_compiled_with_one_library_is_not_for_another() -> None:
-    """Used again, a library finds what was compiled with it."""
+    """When a library is used again, it finds the code compiled with it."""
     x, weight = torch.randn(20, 24), torch.nn.Parameter(torch.randn(16, 24), requires_grad=False)
     run = torch.compile(lambda: torch.nn.functional.linear(x, weight))
     served: dict[str, list[int]] = {"one": [], "two": [], "none": []}

@@ -1,4 +1,4 @@
-"""Calls in C++: what reaches kernels below torch's dispatcher, and what is left as it was."""
+"""Calls in C++: what reaches kernels below torch's dispatcher, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def registered(name: str) -> bool:
 def test_only_operators_that_a_library_serves_are_registered_and_only_while_it_is_in_use() -> None:
     library = Everything()
     library.list = lambda: [SimpleNamespace(operator=gemm(8, 8, 8), target=SimpleNamespace(runner="cpu"))]  # type: ignore[attr-defined]
-    before = registered("aten::_softmax")  # idle, where other threads were at work when a library was left
+    before = registered("aten::_softmax")  # idle, if other threads were active when a library was left
     with torch.no_grad(), dt.use(library):
         assert registered("aten::mm") and registered("aten::addmm") and registered("aten::_softmax") == before
         torch.mm(X, SQUARE)
@@ -114,7 +114,7 @@ def test_where_nothing_is_called_that_a_library_has_one_is_told() -> None:
 
 
 def test_torchs_own_samples_are_as_without_a_library() -> None:
-    """In a process of its own: torch's tests change settings of its compiler when they are imported."""
+    """In a separate process: torch's tests change compiler settings when they are imported."""
     words = [sys.executable, str(Path(__file__).with_name("opinfo.py")), "--seed", "1", "--samples", "1"]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and run.stdout.count("as torch") >= 4 * 7, run.stdout + run.stderr

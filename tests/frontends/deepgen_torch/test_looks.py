@@ -1,4 +1,4 @@
-"""Looks at calls that stay torch's cost the processor time: where kernels save less, torch's own methods come back."""
+"""Inspecting calls that stay with torch costs CPU time: if kernels save less, torch's own methods are restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look(times: int) -> None:
 
 
 def using(saves: float) -> Any:
-    """A library whose kernels save so many seconds a call."""
+    """A library whose kernels save this many seconds per call."""
     return dt.use(Everything(kinds=("expression",), torch_seconds=1e-3 + saves), race=False)
 
 
@@ -45,7 +45,7 @@ def test_what_earns_its_price_goes_on_and_what_does_not_gives_up() -> None:
         looks.settle()
 
     window(1.5 * PRICE)
-    window(0.6 * PRICE)  # with what was left over
+    window(0.6 * PRICE)  # plus what was left over
     assert not given_up
     window(0.5 * PRICE)
     assert len(given_up) == 1
@@ -87,7 +87,7 @@ def test_other_kinds_and_functions_stay_and_so_does_the_decision() -> None:
 
 
 def test_a_scope_without_looks_left_is_given_up_at_the_first_calls_in_the_next() -> None:
-    """Requests of a server may each be short."""
+    """A server's requests may each be short."""
     ours = using(saves=0.0)
     for _ in range(LOOKS // 64 + 1):
         with ours, torch.no_grad():

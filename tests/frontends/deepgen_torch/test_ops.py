@@ -1,4 +1,4 @@
-"""torch.ops.deepgen.*: gradients, torch.compile without a break, torch.export."""
+"""torch.ops.deepgen.*: gradients, torch.compile without a graph break, torch.export."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_results_and_gradients_are_torchs(name: str, served: bool) -> None:
 
 
 def test_the_operators_keep_torchs_rules() -> None:
-    """Fake kernels, schemas and registrations, as torch's own checker tries them."""
+    """Fake kernels, schemas and registrations, checked by torch's own opcheck."""
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     for ours, _, shapes in OPS.values():
         torch.library.opcheck(ours.default, tuple(tensors(shapes)), test_utils=tests)
@@ -61,7 +61,7 @@ def test_training_goes_through_kernels_where_much_is_gained() -> None:
 
 
 def test_without_a_race_torch_serves_what_it_is_the_faster_at_by_the_librarys_times() -> None:
-    """A library has its own kernel serve where it is as fast within the noise."""
+    """A library lets its own kernel serve if it is as fast within the noise."""
     x = torch.randn(6, 8)
     with torch.no_grad(), dt.use(Everything(torch_seconds=0.99e-3), race=False) as used:
         torch.nn.functional.linear(x, x)

@@ -35,7 +35,7 @@ def test_a_scaled_product_is_served_with_the_scales_as_they_are(compiled: bool) 
 
 
 def test_scales_whose_data_was_exchanged_are_read_again() -> None:
-    """torch does not count that as a change: a product of the scales before once served on."""
+    """torch does not count that as a change: a product of the old scales was once reused."""
     layer, x = Layer(), torch.randn(M, K)
     with torch.no_grad(), dt.use(Library(Product()), race=False) as used:  # type: ignore[arg-type]
         for value in (0.5, 2.0, 4.0):
@@ -79,7 +79,7 @@ def test_scales_are_multiplied_once_while_they_stay() -> None:
 
 
 def test_what_a_cuda_graph_of_the_compilers_writes_is_multiplied_each_time() -> None:
-    """It gives the same tensor from replay to replay, which torch does not count as a change."""
+    """It returns the same tensor from replay to replay, which torch does not count as a change."""
     factors, result, b = Factors(), torch.tensor(2.0), torch.tensor(3.0)
     torch._C._set_cached_tensors_enabled(True)
     torch._C._add_cached_tensor(result)

@@ -1,6 +1,6 @@
-"""Whatever a program does around its calls, they give what torch gives: a kernel serves them, or torch does.
+"""Whatever state a program sets around its calls, results match torch: a kernel serves them, or torch does.
 
-Each call is made before, in and after a state, so that what is remembered of one must not serve another.
+Each call is made before, in and after a state, so that what is cached for one must not serve another.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 class Looking(TorchFunctionMode):  # type: ignore[misc]
-    """A mode of the user's own."""
+    """A user-defined mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_gradients_come_and_go_with_what_asks_for_them(library: Everything) -> N
 
 
 def test_threads_do_not_mix_their_calls(library: Everything) -> None:
-    """The same kinds of calls at once, each with numbers of its own."""
+    """The same kinds of calls concurrently, each with its own numbers."""
     wrong: list[int] = []
     start = threading.Barrier(4)
 
@@ -188,7 +188,7 @@ def test_models_are_copied_and_forgotten_as_ever(library: Everything) -> None:
 
 
 def test_an_exported_model_is_torchs_own(library: Everything) -> None:
-    """Also for rows whose number may change. What is exported in the block runs without deepgen."""
+    """Also for a dynamic number of rows. What is exported in the block runs without deepgen."""
     model = torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.ReLU())
     with torch.no_grad(), using(library):
         want = model(ROWS)

@@ -1,4 +1,4 @@
-"""Convolutions of torch's as operators: what each call computes, recorded, and by a library's kernels."""
+"""torch convolutions as operators: what each call computes, recorded, and by a library's kernels."""
 
 from __future__ import annotations
 

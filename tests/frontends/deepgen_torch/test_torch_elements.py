@@ -1,4 +1,4 @@
-"""Operators on elements of large tensors: kernels serve views as well, and what is small stays torch's."""
+"""Elementwise operators on large tensors: kernels serve views as well, and small ones are left to torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def random(*shape: int, dtype: Any = torch.bfloat16) -> Any:
 
 
 def heads() -> Any:
-    """As attention has them: the heads come first, but tokens lie first in memory."""
+    """As in attention: the heads are the first dimension, but tokens come first in memory."""
     return random(1, TOKENS, HEADS * WIDTH).view(1, TOKENS, HEADS, WIDTH).transpose(1, 2)
 
 
@@ -81,7 +81,7 @@ def test_a_rotation_by_kernels_is_bit_for_bit_torchs() -> None:
 
 
 def test_small_calls_on_a_gpu_are_looked_at_in_captures_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait for the processor: a block that decodes tokens once became slower by looking at them."""
+    """They wait for the CPU: a block that decodes tokens once became slower because of inspecting them."""
     a, b = random(128, 512), random(128, 512)
     known = calls.KINDS["mul"](a, b)
 
@@ -168,7 +168,7 @@ def test_errors_are_torchs_own() -> None:
 
 
 def test_compiled_code_keeps_them_to_itself() -> None:
-    """The compiler fuses what works on elements: a kernel of a library's would stand between."""
+    """The compiler fuses elementwise operators: a library's kernel would prevent that."""
     with torch.no_grad(), dt.use(Everything(kinds=("expression",)), race=False) as used:
         found = torch.compile(turned, fullgraph=True, backend="aot_eager")(heads(), COS, SIN)
     assert used.met == ()
@@ -177,7 +177,7 @@ def test_compiled_code_keeps_them_to_itself() -> None:
 
 @st.composite
 def views(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
-    """A tensor of a shape or of one that is the same along some dimensions, in any order of memory, maybe a slice."""
+    """A tensor of a shape, or broadcast along some dimensions, with any memory order, perhaps a slice."""
     own = [size if draw(st.integers(0, 3)) else 1 for size in shape]
     order = draw(st.permutations(range(len(own))))
     more = [draw(st.sampled_from((0, 0, 3))) for _ in own]
@@ -193,7 +193,7 @@ def _count(sizes: list[int]) -> int:
 
 @given(data=st.data(), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_the_expression_of_any_views_means_what_torch_computes(data: st.DataObject, sizes: list[int]) -> None:
-    """By numpy's answer to the expression, for the memory that a kernel would get, in torch's layout."""
+    """numpy's result for the expression, for the memory that a kernel would get, in torch's layout."""
     shape = tuple(sizes)
     kind = data.draw(st.sampled_from(sorted(elements.KINDS)))
     tensors = [data.draw(views(shape)) for _ in range(elements.TENSORS[kind])]

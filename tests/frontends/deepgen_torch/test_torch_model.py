@@ -1,4 +1,4 @@
-"""A whole model: recorded, run by a library's kernels, and timed in several ways."""
+"""A whole model: recorded, run with a library's kernels, and timed in several ways."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model() -> Any:
 
 
 class Listed(Everything):
-    """With entries for what the model calls."""
+    """A library with entries for the model's calls."""
 
     def list(self) -> Any:
         here = SimpleNamespace(runner="cpu")
@@ -124,7 +124,7 @@ def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
 
 @pytest.mark.usefixtures("in_python")
 def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By given times: with softmax or with all of the library the model is slower."""
+    """With given times: with softmax or with the whole library the model is slower."""
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: TorchRace(1.0, 2.0, True))
     timed: list[set[str]] = []
@@ -173,7 +173,7 @@ def test_errors_of_a_users_model_are_told_as_such(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gpu_is_kept_busy_while_its_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the host is slower than the GPU, small operators were once timed by the host: 68 us for a sum of 4 us."""
+    """If the host is slower than the GPU, small operators were once timed by the host: 68 us for a sum of 4 us."""
     now, waits = [0.0], list[float]()
     monkeypatch.setattr(recording.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: waits.append(now[0]))

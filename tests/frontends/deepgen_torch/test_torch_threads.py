@@ -1,4 +1,4 @@
-"""Kernels in a process of torch's run on its threads: others beside them would fight for the cores."""
+"""Kernels in a torch process run on torch's threads: additional threads would compete for the cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ON_THREADS = {"PARTITION": "n", "TASKS": 2, "THREADS": 4}
 
 
 class Threaded:
-    """A library with one kernel of four threads."""
+    """A library with one four-thread kernel."""
 
     def choose(self, operator: Operator, target: Target, among: tuple[str, ...]) -> Any:
         def kernel() -> Any:
@@ -44,7 +44,7 @@ def call() -> None:
 @pytest.mark.skipif(torchs_threads() is None, reason="this torch has no OpenMP")
 def test_a_kernel_in_torch_starts_no_threads_of_its_own() -> None:
     with torch.no_grad():
-        torch.rand(1 << 20).exp_()  # torch's threads are there
+        torch.rand(1 << 20).exp_()  # torch's threads exist now
         before = len([*Path("/proc/self/task").iterdir()])
         with dt.use(Threaded(), race=False) as used:
             for _ in range(3):

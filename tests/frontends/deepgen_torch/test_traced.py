@@ -1,4 +1,4 @@
-"""Modules of torch as operators: what is traced computes what the module does, and named operators are recognized."""
+"""torch modules as operators: a traced operator computes what the module does, and named operators are recognised."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def computed(call: dt.Traced, inputs: tuple[Any, ...]) -> Any:
-    """By the operator's own reference."""
+    """Computed with the operator's own reference."""
     arguments = [one.numpy() for one in call.arguments(*inputs)]
     tensors = call.operator.tensors()
     answers = call.operator.reference(dict(zip((one.name for one in tensors), arguments, strict=False)))
@@ -120,7 +120,7 @@ def test_what_is_traced_computes_what_the_module_does(name: str) -> None:
     torch.testing.assert_close(out, want.to(out.dtype), rtol=2e-5, atol=1e-5)
 
 
-# Products and convolutions by themselves have families of their own, whatever views come before and after.
+# Products and convolutions by themselves have their own families, whatever views precede or follow them.
 NAMED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "mm": (*of(lambda a, b: a.T @ b.T, (12, 5), (7, 12)), "gemm f32 tt 5x7x12"),
     "rows": (*of(lambda a, b: torch.einsum("bijl,lk->bijk", a, b), (2, 3, 5, 4), (4, 6)), "gemm f32 nn 30x6x4"),

@@ -1,4 +1,4 @@
-"""`with deepgen.torch.use(library):` a model gives the same, and its products are computed by the library's kernels."""
+"""`with deepgen.torch.use(library):` a model gives the same results, and the library's kernels compute its products."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_call_gives_what_torch_gives_and_a_kernel_serves_it(name: str) -> None
 
 
 def test_where_a_library_has_no_kernel_torch_serves() -> None:
-    """torch's own functions call each other where ours stand: F.rms_norm once called ours for ever."""
+    """torch's own functions call each other through our replacements: F.rms_norm once recursed for ever."""
     calls = [call for call, _ in CALLS.values()]
     calls += [lambda: F.rms_norm(random(6, 40), (40,), random(40)), lambda: torch.rms_norm(random(6, 40), (40,))]
     with torch.no_grad():
@@ -98,7 +98,7 @@ def test_what_kernels_do_not_serve_stays_with_torch(name: str) -> None:
 
 @st.composite
 def matrices(draw: st.DrawFn, rows: int, columns: int) -> Any:
-    """A matrix of whole numbers, as its own memory, transposed, a slice, or at an odd offset."""
+    """A matrix of integers: in its own memory, transposed, a slice, or at an odd offset."""
     kind = draw(st.sampled_from(("dense", "transposed", "slice", "offset")))
     if kind == "transposed":
         return torch.arange(rows * columns).remainder(7).float().view(columns, rows).t()
@@ -109,7 +109,7 @@ def matrices(draw: st.DrawFn, rows: int, columns: int) -> Any:
 
 
 def test_views_of_any_kind_give_what_torch_gives() -> None:
-    """Whole numbers: sums are exact. One library for all, so that what is kept of a call meets the next ones."""
+    """Integers, so that sums are exact. One library for all, so that cached decisions are used by later calls."""
     used = dt.use(Everything(kinds=("gemm",)), race=False)
 
     @given(data=st.data(), sizes=st.tuples(*[st.integers(1, 9)] * 3), rows=st.sampled_from(("mm", "linear", "matmul")))
@@ -131,7 +131,7 @@ def test_views_of_any_kind_give_what_torch_gives() -> None:
 
 
 def test_normalisations_without_weight_or_bias_are_torchs() -> None:
-    """The second such call once ended in an error: what was remembered of the first had fewer tensors."""
+    """The second such call once ended in an error: the cached entry of the first one had fewer tensors."""
     x, vector = random(6, 40), random(40)
     calls: list[Callable[[], Any]] = [
         lambda: F.layer_norm(x, (40,), None, None, 1e-5),
@@ -171,7 +171,7 @@ def test_a_mistake_is_torchs_own_error() -> None:
 
 @pytest.mark.parametrize("change", [lambda w: w.t(), lambda w: w[:5], lambda w: w.double(), lambda w: w * 2.0])
 def test_a_parameter_that_gets_other_data_is_looked_at_again(change: Callable[[Any], Any]) -> None:
-    """Square, so that its shape does not tell that it was transposed."""
+    """Square, so that its shape does not reveal that it was transposed."""
     weight, x = torch.nn.Parameter(random(24, 24), requires_grad=False), random(10, 24)
     with dt.use(Everything(), race=False):
         F.linear(x, weight)
@@ -196,7 +196,7 @@ def test_what_is_added_is_looked_at_by_its_shape() -> None:
 
 
 def test_another_thread_gets_its_own_binding() -> None:
-    """Whatever stands between the tensors in a call's arguments."""
+    """For any order of tensors and other arguments."""
     a, b, vector = random(20, 24), random(24, 24), random(24)
     other = random(24) + 1.0
     calls: list[Callable[[], Any]] = [
@@ -249,7 +249,7 @@ def test_functions_that_no_kernel_serves_stay_in_their_places() -> None:
 
 
 def test_torch_keeps_what_it_does_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The race is decided by times that are given: a busy machine would decide otherwise now and then."""
+    """The race is decided by given times: a busy machine would sometimes decide otherwise."""
     a, b = random(20, 24), random(24, 16)
     for rounds, ours in (([0.5], False), ([1.01, 0.99, 1.01], False), ([1.01] * 9, True), ([2.0], True)):
         for name in ("race", "race_for_cores"):
@@ -268,7 +268,7 @@ def test_a_race_times_both_in_turns() -> None:
 
 
 def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds are given; those of torch's next operators depend on what came before."""
+    """Seconds are given; those of torch's next operators depend on what ran before."""
     seconds = {"ours": 1.0, "torch": 2.0, "torch's next after ours": 5.0, "torch's next after torch": 3.0}
     before = ""
 
@@ -289,7 +289,7 @@ def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.Monkey
 
 
 def test_on_a_gpu_calls_and_graphs_are_decided_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU is stood in for: its times by events, and the processor's for a call."""
+    """The GPU is simulated: its event times, and the CPU times of a call."""
 
     def ours() -> None: ...
 
@@ -304,17 +304,17 @@ def test_on_a_gpu_calls_and_graphs_are_decided_apart(monkeypatch: pytest.MonkeyP
     calling[ours] = 3.1
     raced = race.race(ours, theirs, gpu)
     assert raced.won and not raced.called and "a call costs 3100000.0 us, torch's 3000000.0 us" in str(raced)
-    on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the processor is ahead of the GPU
+    on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the CPU is ahead of the GPU
     assert race.race(ours, theirs, gpu).won and race.race(ours, theirs, gpu).called
     calling[ours] = 4.5
     assert not race.race(ours, theirs, gpu).called
     on_gpu[ours] = 21.0
     assert not race.race(ours, theirs, gpu).won
-    on_gpu.update({ours: 11.7, theirs: 11.0})  # a short kernel that lost: the GPU waits for torch's calls even longer
+    on_gpu.update({ours: 11.7, theirs: 11.0})  # a short kernel that lost: the GPU waits even longer for torch's calls
     calling.update({ours: 10.0, theirs: 17.0})
     raced = race.race(ours, theirs, gpu)
     assert not raced.won and raced.called and "a call costs 10000000.0 us, torch's 17000000.0 us" in str(raced)
-    calling[theirs] = 11.2  # more would be lost where the GPU limits a program than is gained where it waits
+    calling[theirs] = 11.2  # the loss where the GPU is the limit exceeds the gain where it waits
     assert not race.race(ours, theirs, gpu).called
     on_gpu.update({ours: 18.0, theirs: 17.5})  # longer kernels: the GPU does not wait
     calling[theirs] = 17.0
@@ -339,7 +339,7 @@ def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between
 def test_a_kernel_may_serve_graphs_only_or_calls_only(
     raced: race.TorchRace, outside: int, captured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a graph replays is not called again, and no graph is captured at first. A GPU is stood in for."""
+    """Graph replays make no calls, and no graph is captured at first. The GPU is simulated."""
     state = SimpleNamespace(capturing=False)
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: raced)
@@ -365,13 +365,13 @@ def test_calls_are_counted_by_who_served_them() -> None:
     with torch.no_grad(), dt.use(Everything(), race=False) as used:
         for _ in range(3):
             F.linear(x, weight)
-        torch.mm(x, random(24, 16), out=torch.empty(16, 10).t())  # not as a kernel writes it
+        torch.mm(x, random(24, 16), out=torch.empty(16, 10).t())  # a layout that the kernel does not write
     assert [(met.calls.served, met.calls.refused) for met in used.met] == [(3, 0), (0, 1)]
     assert "deepgen         3 gemm f32 nt 10x16x24" in str(used)
 
 
 def test_the_compiler_sees_operators_in_traced_tensors() -> None:
-    """Shapes that are not numbers are nobody's; those that are, are the same as a real tensor's."""
+    """Calls with symbolic shapes have no operator; with concrete shapes it is the same as for a real tensor."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from deepgen.frontends.torch import calls, products
@@ -383,7 +383,7 @@ def test_the_compiler_sees_operators_in_traced_tensors() -> None:
 
 
 def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a graph is captured nothing can be allocated, and its stream is new: torch's GPU is stood in for."""
+    """During the capture of a graph nothing can be allocated, and its stream is new. torch's GPU is simulated."""
     from contextlib import nullcontext
 
     from deepgen.frontends.torch.products import KINDS, mm

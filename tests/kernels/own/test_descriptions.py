@@ -1,4 +1,4 @@
-"""What is wrong with the description of a kernel is said in a sentence, before anything is built."""
+"""Errors in a kernel's description are reported in a sentence, before anything is built."""
 
 from __future__ import annotations
 

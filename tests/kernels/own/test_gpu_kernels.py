@@ -1,4 +1,4 @@
-"""CUDA and HIP sources of a user's own are built without a GPU; C++ names are found in the binary."""
+"""A user's own CUDA and HIP sources are built without a GPU; C++ names are found in the binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far off a user's kernel may be: each element by what it is made of, in any order and any usual arithmetic."""
+"""Error bounds of a user's kernel: each element by its terms, in any order and any usual arithmetic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own(reference: Any, *shapes: tuple[int, ...], of: str = "f32", result: tuple
 
 
 def judged(kernel: OwnKernel, compute: Function, seed: int = 1) -> Comparison:
-    """What is said of a kernel that computes that in numpy, on the operator's own inputs."""
+    """The verdict on a kernel that computes this in numpy, on the operator's own inputs."""
     operator = kernel.operator()
     inputs = operator.inputs(seed)
     of = next(t.dtype for t in operator.tensors() if t.name == "y")

@@ -1,4 +1,4 @@
-"""T1 files as kernels: what is read of them, and what is said where they cannot be right."""
+"""T1 files as kernels: what is read from them, and the errors reported for invalid ones."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_defaults_that_are_no_config_are_passed_over_in_words(tmp_path: Path) ->
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in a file."""
+    """The path to everything in a file."""
     parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in parts:
         yield (*path, key)

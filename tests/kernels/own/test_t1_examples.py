@@ -1,4 +1,4 @@
-"""The kernels of examples/t1: right at every config that is tried, and built for a GPU from the hub's files."""
+"""The kernels of examples/t1: correct at every tested config, and built for a GPU from the hub's files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from deepgen.vocabulary import TensorArg
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "t1"
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
-CONFIGS = int(os.environ.get("DEEPGEN_T1_CONFIGS", "1"))  # more take about a second each
+CONFIGS = int(os.environ.get("DEEPGEN_T1_CONFIGS", "1"))  # each additional one takes about a second
 HEADER = Path(__file__).with_name("plain_cuda.h")
-# A launch through global variables: fibers are started without arguments.
+# A launch through global variables: fibers start without arguments.
 HARNESS = """
 #include "plain_cuda.h"
 #include "{source}"
@@ -124,7 +124,7 @@ def assert_right(name: str, emitted: Any, config: dict[str, Any], folder: Path) 
 
 
 def compiled(emitted: Any, size: dict[str, int], held: list[Any], folder: Path) -> ctypes.CDLL:
-    """The kernel as a library of this machine, its macros set to the smaller problem."""
+    """The kernel as a library for this machine, with macros set to the smaller problem."""
     folder.mkdir()
     source = emitted.sources[0]
     (folder / source.name).write_text(source.text)

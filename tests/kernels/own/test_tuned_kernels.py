@@ -1,4 +1,4 @@
-"""A user's own kernels, tuned in one call: verified, loaded, resumed and told in the user's words."""
+"""A user's own kernels, tuned in one call: verified, loaded, resumed and reported in the user's terms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deepgen(*words: str, cwd: Path) -> str:
 def test_a_file_is_tuned_resumed_and_called(tmp_path: Path) -> None:
     deepgen("tune", str(EXAMPLES / "jacobi_c.py"), "rows=60", "cols=70", "--trials", "3", cwd=tmp_path)
     (folder,) = (tmp_path / "deepgen-studies").iterdir()
-    # The source is not beside the copy of the file that the study keeps: it is in the study itself.
+    # The source is not next to the study's copy of the file: it is in the study itself.
     deepgen("resume", str(folder), "--trials", "5", cwd=tmp_path)
     study = dg.Study.open(folder)
     assert len(study.trials()) == 5 and all(trial.ok for trial in study.trials())
@@ -52,7 +52,7 @@ def test_a_file_is_tuned_resumed_and_called(tmp_path: Path) -> None:
 
 
 def test_tiles_of_the_demo_are_right_at_edges_too(tmp_path: Path) -> None:
-    """Sizes that no tile divides, one below every tile."""
+    """Sizes that are not multiples of any tile, one below every tile."""
     kernel = runpy.run_path(str(EXAMPLES / "distances.py"))["kernel"]
     study = dg.tune(
         kernel.operator(m=9, n=150, dims=7), target="cpu", trials=6, strategy="random", out=tmp_path, baselines=False
@@ -134,7 +134,7 @@ def test_buffers_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_named_probes_are_part_of_the_finals(tmp_path: Path) -> None:
-    """A kernel that is right on the usual inputs only."""
+    """A kernel that is only correct on the usual inputs."""
     wrong_at_large = SCALE.replace("* x[i]", "* (x[i] > 100 ? 0 : x[i])")
     kernel = dg.kernel(
         wrong_at_large,

@@ -1,4 +1,4 @@
-"""Calls drawn at random, right and wrong ones, made by the compiled way and by the Python way on equal memory.
+"""Random calls, valid and invalid ones, made through compiled code and through Python on identical memory.
 
 python tests/run/call/fuzzed_calls.py 10000 [SEED]
 """
@@ -63,7 +63,7 @@ class OnlyDlpack:
 
 
 class Derived(np.ndarray):
-    """A subclass, of which the compiled way knows nothing."""
+    """A subclass, which the compiled code does not know."""
 
 
 def _arena() -> Any:
@@ -77,13 +77,13 @@ def _arena() -> Any:
 
 @dataclass
 class Memory:
-    """One buffer that all arrays of a call lie in, with the same numbers at the same places each time."""
+    """One buffer that contains all arrays of a call, with the same numbers at the same places each time."""
 
     bytes: Any = field(default_factory=_arena)
     used: int = 0
 
     def place(self, chance: random.Random, size: int, *, faults: bool = True) -> int:
-        """Behind what was placed before, aligned; with `faults` sometimes anywhere, so that arrays overlap."""
+        """After the previous allocation, aligned; with `faults` sometimes anywhere, so that arrays overlap."""
         if not faults:
             self.used += 256 + size
             return (self.used - size) // 256 * 256
@@ -95,7 +95,7 @@ class Memory:
 
 
 def both(name: str, counted: Counter[str]) -> tuple[Loaded, Callable[..., Any]]:
-    """A kernel, called in C and in Python; calls in which C leaves work to Python are counted."""
+    """A kernel, called in C and in Python; calls in which C falls back to Python are counted."""
     kernel, operator = _KERNELS[name]
     with patch.object(compiled, "core", lambda: None):
         slow = load(kernel, operator, CPU)
@@ -118,7 +118,7 @@ def both(name: str, counted: Counter[str]) -> tuple[Loaded, Callable[..., Any]]:
 def an_array(
     chance: random.Random, memory: Memory, shape: tuple[int, ...], format_: str, torch: Any, faults: bool
 ) -> Any:
-    """An array of this shape; with `faults`, sometimes wrong in one way or another."""
+    """An array of this shape; with `faults`, sometimes wrong in some way."""
     if not faults:
         start = memory.place(chance, 256, faults=False)
         element = np.dtype(format_)
@@ -135,7 +135,7 @@ def an_array(
     size = int(np.prod(wide)) * element.itemsize
     start = memory.place(chance, size + 16)
     whole = memory.bytes[start : start + size]
-    if start % element.itemsize:  # numpy views such memory all the same
+    if start % element.itemsize:  # numpy can view such memory nevertheless
         array = np.frombuffer(memory.bytes.data, element, size // element.itemsize, start).reshape(wide)
     else:
         array = whole.view(element).reshape(wide)
@@ -218,13 +218,13 @@ def a_call(name: str, operator: Operator, seed: int, torch: Any) -> tuple[tuple[
         named.setdefault(*strange)
     if faults and chance.random() < 0.04:
         positions.append(chance.choice((None, 1.0, np.ones((4, 4), np.float32))))
-    if chance.random() < 0.1:  # names that are equal, but not the same
+    if chance.random() < 0.1:  # names that are equal, but not identical
         named = {"".join(list(key)): value for key, value in named.items()}
     return tuple(positions), named, memory
 
 
 def outcome(call: Callable[..., Any], positions: tuple[Any, ...], named: Mapping[str, Any], memory: Memory) -> Any:
-    """What a call gave, and what all memory holds after it."""
+    """The result of a call, and the content of all memory after it."""
     try:
         result = call(*positions, **named)
     except Exception as error:
@@ -250,12 +250,12 @@ def _described(array: Any, given: list[Any]) -> Any:
 
 
 def compare(calls: int, seed: int, torch: Any = None) -> Counter[str]:
-    """Makes calls both ways. Raises AssertionError where they differ; counts what came of them."""
+    """Make calls both ways. Raises AssertionError if they differ; counts the outcomes."""
     chance, counted = random.Random(seed), Counter[str]()
     pairs = {name: both(name, counted) for name in _KERNELS}
     recent: list[tuple[str, int]] = []
     for _ in range(calls):
-        repeated = recent and chance.random() < 0.4  # kinds of calls that were met before
+        repeated = recent and chance.random() < 0.4  # kinds of calls that were seen before
         name, number = chance.choice(recent) if repeated else (chance.choice([*_KERNELS]), chance.randrange(1 << 40))
         recent = [*recent[-40:], (name, number)]
         results = []

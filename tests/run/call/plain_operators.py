@@ -1,4 +1,4 @@
-"""Small operators with kernels in C: what a loaded kernel must serve beside a GEMM."""
+"""Small operators with kernels in C, for features of a loaded kernel that a GEMM does not cover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = targets.resolve("cpu")
 
 
 class Small(Operator):
-    """The whole numbers among the fields are the sizes."""
+    """The integer fields are the sizes."""
 
     def sizes(self) -> Mapping[str, int]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int"}  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class Add(Small):
 
 @dataclass(frozen=True)
 class Norm(Small):
-    """Rows less their mean, times scale, with an optional shift; the means come out too."""
+    """Rows minus their mean, times scale, with an optional shift; the means are outputs too."""
 
     name: ClassVar[str] = "norm"
     rows: int = 4
@@ -95,7 +95,7 @@ class Ones(Small):
 
 @dataclass(frozen=True)
 class Double(Small):
-    """Every element of x twice as large, in place, wherever it lies."""
+    """Every element of x doubled in place, with any strides."""
 
     name: ClassVar[str] = "double"
     n: int = 4
@@ -147,7 +147,7 @@ def add(of: str = "float") -> Kernel:
 
 
 def add_dense() -> Kernel:
-    """The same, for a y that is not broadcast: its plan tells no strides."""
+    """Like `add`, for a y that is not broadcast: its plan passes no strides."""
     text = _ADD.replace("TYPE", "float").replace(", long y0, long y1", "").replace("i * y0 + j * y1", "i * cols + j")
     return plain("add", text, *tensors("x", "y", "z"), *sizes("rows", "cols"))
 

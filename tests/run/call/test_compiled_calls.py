@@ -1,4 +1,4 @@
-"""The compiled way to a kernel: as the Python way in everything but time, and absent where it cannot be built."""
+"""The compiled path to a kernel: like the Python path in everything but time, and absent if it cannot be built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ones(*shape: int) -> Any:
 
 @pytest.fixture(scope="module")
 def core() -> Any:
-    """The extension. Only a compiler or headers may be missing: a mistake in its sources is no reason to skip."""
+    """The extension. Only a missing compiler or headers justify a skip, not a mistake in its sources."""
     made = compiled.core()
     if made is None:
         there = shutil.which("gcc") and Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -46,7 +46,7 @@ def multiply() -> Loaded:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """The next question for the extension is asked anew."""
+    """Clear the cache, so that the extension is looked up again."""
     compiled.core.cache_clear()
     yield
     compiled.core.cache_clear()
@@ -81,7 +81,7 @@ def test_a_kind_that_was_met_stays_in_c(multiply: Loaded) -> None:
     )
     for call in calls:
         call()
-    with patch.object(multiply, "_call", None):  # the Python way is closed
+    with patch.object(multiply, "_call", None):  # the Python path is disabled
         for call in calls:
             out[:] = 0
             result = call()
@@ -144,7 +144,7 @@ def test_more_kinds_than_are_remembered_from_several_threads(multiply: Loaded) -
 
 
 def test_arguments_of_every_kind_are_passed_in_their_order(core: Any) -> None:
-    """Whole and floating-point ones, in registers and on the stack."""
+    """Integers and floats, in registers and on the stack."""
     kinds = [("i64", "long"), ("i32", "int"), ("f32", "float"), ("i64", "long"), ("f64", "double"), ("i32", "int")]
     kinds = kinds * 4
     declared = ", ".join(f"{c} v{place}" for place, (_, c) in enumerate(kinds))

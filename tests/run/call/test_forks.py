@@ -1,4 +1,4 @@
-"""A process that forks while another of its threads is in a kernel: the child can call kernels too."""
+"""A process forks while another of its threads is in a kernel: the child can call kernels too."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FORKS, SECONDS = 72, 20
 
 
 def children(work: Callable[[], bool]) -> list[int]:
-    """How each of the children ended that was forked while this process was at work: 0 where its own work was right."""
+    """The exit status of each child that was forked while this process was working: 0 if its own work was correct."""
     pids = []
     for _ in range(FORKS):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are threads
+            warnings.simplefilter("ignore")  # about existing threads
             pid = os.fork()
         if not pid:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

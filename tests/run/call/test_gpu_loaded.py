@@ -1,4 +1,4 @@
-"""A GPU kernel as a function on any device array, with a driver over host memory in place of the real one."""
+"""A GPU kernel as a function on any device array, with a driver on host memory in place of the real one."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class OnlyDlpack:
 
 @pytest.fixture(params=["compiled", "in Python"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test is made by the compiled way, where there is one, and by the Python way."""
+    """Every test runs with the compiled path, if available, and with the Python path."""
     if request.param != "compiled":
         monkeypatch.setattr(compiled, "core", lambda: None)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the fake driver is, which processes find from here on."""
+    """The folder of the fake driver, which processes find from here on."""
     if build_driver(tmp_path) is None:
         pytest.skip("there is no C compiler to build the fake driver with")
     fake = replace(gpu_driver.CUDA, libraries=(str(tmp_path / "libcuda.so.1"),))
@@ -63,7 +63,7 @@ def call(folder: Path) -> Iterator[Loaded]:
 
 @pytest.fixture
 def as_if_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of torch in host memory, which is the fake driver's own, pass for tensors of its device."""
+    """torch tensors in host memory, which is the fake driver's memory, are treated as tensors of its device."""
     monkeypatch.setattr(calling, "view", lambda array, name: replace(view(array, name), device="gpu:0"))
 
 
@@ -164,7 +164,7 @@ def test_a_bias_that_the_kernel_does_not_add_is_refused(call: Loaded) -> None:
 @pytest.mark.quiet
 @pytest.mark.usefixtures("as_if_on_device")
 def test_a_call_costs_little_more_than_its_launch(call: Loaded) -> None:
-    """Through torch's tensors: a few microseconds. Against a workload of Python's own, so that any machine will do."""
+    """Through torch tensors: a few microseconds. Compared with a workload in Python, so that any machine will do."""
     torch = pytest.importorskip("torch")
     a, b, out = (torch.zeros(1, 1) for _ in range(3))
 
@@ -182,7 +182,7 @@ def test_outputs_are_made_in_every_format(call: Loaded, folder: Path) -> None:
     a, b = torch.randn(3, 8), torch.randn(5, 8)
     for _ in range(2):
         assert torch.allclose(call(a, b, stream=0), a @ b.T, atol=1e-4)
-    nothing, artifact = kernel(folder, "nothing")  # which must not write floats to results of fewer bytes
+    nothing, artifact = kernel(folder, "nothing")  # it must not write floats to results with fewer bytes
     image(folder, "nothing", "int entry(void** p, const unsigned* grid, const unsigned* block) { return 0; }")
     for of, given, wanted in (("i8", "int8", "int32"), ("f8e4m3", "float8_e4m3fn", "bfloat16"), ("f16",) * 2 + ("",)):
         theirs, made = getattr(torch, given, torch.float16), getattr(torch, wanted, torch.float16)
@@ -234,7 +234,7 @@ def test_a_tensor_may_lie_in_constant_memory(folder: Path) -> None:
     plan = replace(made.plan, constants=(ConstantCopy("scales", "scale"),))
     call = load(replace(made, plan=plan), gemm(8, 8, 8, layout="nt", scales="column"), TARGET, Path(artifact.binary))
     a, b, out = aligned(8, 8), aligned(8, 8), aligned(8, 8)
-    for factor in (2.0, 3.0):  # the same shapes, other places
+    for factor in (2.0, 3.0):  # the same shapes, other addresses
         scale = np.ascontiguousarray(aligned(1, 8)[0] * np.float32(factor))
         scale = scale if scale.ctypes.data % 16 == 0 else aligned(2, 8)[0]
         call(OnDevice(a), OnDevice(b), scale=OnDevice(scale), out=OnDevice(out))

@@ -1,4 +1,4 @@
-"""A kernel on threads that its host lends: all of its work is done once, and none of its own threads is started."""
+"""A kernel on threads lent by its host: all work is done exactly once, and none of its own threads is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.operators import gemm
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.vocabulary import Kernel, ScalarArg, Source
 
-# Every piece counts itself; the last element is the highest number that a thread had.
+# Each piece counts itself; the last element is the highest thread number.
 _PIECES = """
 #include "cpu_pool.h"
 typedef struct { float *y; long n; _Atomic long next; _Atomic int highest; } job;
@@ -37,7 +37,7 @@ _LENDER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint
 
 
 def pieces(remark: str) -> Kernel:
-    """Its binary is one of its own: what is set in one that is loaded stays set."""
+    """Each has a separate binary, because state set in a loaded binary persists."""
     made = plain("ones", _PIECES + f"// {remark}\n", *tensors("y"), *sizes("n"), ScalarArg("i32", _THREADS))
     pool = resources.files("deepgen.kernels.shared")
     headers = [Source(name, pool.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]

@@ -1,4 +1,4 @@
-"""A kernel called as a Python function: any operator, many shapes, arrays of any library, and errors in words."""
+"""A kernel called as a Python function: any operator, many shapes, arrays of any library, and clear errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Scala
 
 @pytest.fixture(scope="module", params=["compiled", "in Python"], autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test is made by the compiled way, where there is one, and by the Python way."""
+    """Every test runs with the compiled path, if available, and with the Python path."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "compiled":
             patch.setattr(compiled, "core", lambda: None)
@@ -147,7 +147,7 @@ def test_an_output_may_lie_only_where_that_is_declared(multiply: Loaded) -> None
     with pytest.raises(BadInput, match="out overlaps y, which is read"):
         call(x, y, out=y)
     both = np.ones((64, 32), np.float32)
-    with pytest.raises(BadInput, match="out overlaps x"):  # in place, element for element, or not at all
+    with pytest.raises(BadInput, match="out overlaps x"):  # in place, element by element, or not at all
         call(both[:32], both[32:].copy(), out=both[1:33])
     a, b, over = both[:32], both[32:], both[16:48]
     for _ in range(2):
@@ -275,7 +275,7 @@ FORMATS = [
 @pytest.mark.parametrize(("of", "c_type", "theirs"), FORMATS)
 def test_tensors_of_torch_give_tensors_of_torch(of: str, c_type: str, theirs: str) -> None:
     torch = pytest.importorskip("torch")
-    call = load(add(c_type), Add(of=of), CPU)  # bits are added as whole numbers: 0 changes nothing
+    call = load(add(c_type), Add(of=of), CPU)  # bits are added as integers: 0 changes nothing
     x = torch.arange(12).reshape(3, 4).to(getattr(torch, theirs))
     for _ in range(2):
         z = call(x, torch.zeros_like(x))
@@ -317,7 +317,7 @@ void first(const unsigned char *A, const unsigned char *B, unsigned short *C, lo
     a, b = (np.ones(shape, getattr(ml_dtypes, theirs)) for shape in ((8, 4), (4, 8)))
     c = call(a, b)
     assert c.dtype == ml_dtypes.bfloat16 and (c == 1.0).all()
-    assert call(a.view(np.uint8), b).dtype == ml_dtypes.bfloat16  # one of them tells enough
+    assert call(a.view(np.uint8), b).dtype == ml_dtypes.bfloat16  # one of them is sufficient
     bits = call(a.view(np.uint8), b.view(np.uint8))
     assert bits.dtype == np.uint16 and (bits == 0x3F80).all()
     out = np.empty((8, 8), np.uint16)
@@ -356,7 +356,7 @@ def test_no_library_is_imported_that_the_caller_does_not_use(tmp_path: Path) -> 
 
 
 def test_a_larger_shape_leaves_the_workspaces_of_earlier_ones_in_place() -> None:
-    """In a process of its own: memory that was given back would end it."""
+    """In a separate process: accessing freed memory would crash it."""
     import subprocess
 
     code = f"""

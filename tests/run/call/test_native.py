@@ -1,4 +1,4 @@
-"""A launch plan becomes the calls that it describes, in a user's process as in the worker."""
+"""A launch plan becomes the calls that it describes, in a user's process and in the worker."""
 
 from __future__ import annotations
 

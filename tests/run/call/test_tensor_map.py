@@ -1,4 +1,4 @@
-"""Tensor maps follow their tensors' addresses, and the driver is asked once for each address."""
+"""Tensor maps follow their tensors' addresses, and the driver is called once per address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepgen.vocabulary import DescriptorArg, TensorMapSpec
 
 
 def encoded_by(asked: list[int]) -> gpu_kernel.Descriptor:
-    """A map whose driver notes the addresses that it is asked for."""
+    """A map whose driver records the addresses it is called with."""
 
     def encode(storage: Any, kind: int, rank: int, address: Any, *rest: Any) -> int:
         asked.append(address.value)

@@ -1,4 +1,4 @@
-"""A GPU's worker over the driver that stands in for the real one, shared by the tests of a module."""
+"""A GPU worker over a fake driver, shared by the tests of a module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Studies on a board that are disturbed: what the board and the study are like afterwards.
+"""Studies on a board that is disturbed: the state of the board and the study afterwards.
 
 The board is a real SSH server on a loopback address (`loopback_board.py`). A study that stops says why, and the same
-command goes on: all its trials must be there in the end, those that were measured before unchanged.
+command resumes it: all its trials must be there in the end, with earlier measurements unchanged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from loopback_board import DROP, KILL, LoopbackBoard
 TARGET = "riscv:rv64gcv_zvl128b"
 EVENTS = "task-clock,page-faults,record.cpu-clock,no-such-event"
 SHAPES = ((6, 5, 7), (16, 16, 16), (9, 20, 12))
-_AGED = 2 * 3600  # seconds: older than what a board keeps of a run that nobody ended
+_AGED = 2 * 3600  # seconds: longer than a board keeps the files of an abandoned run
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a study: a thing done to the board after so many seconds, and the words that must be said of it;
-    none where the study goes on by itself."""
+    """A disturbance of a study: what is done to the board after this many seconds, and the words that must be reported;
+    none if the study continues by itself.
+    """
 
     name: str
     strike: Callable[[LoopbackBoard], None]
@@ -50,7 +51,7 @@ FAULTS = (
 
 @dataclass
 class Watched:
-    """The most that was seen on the board."""
+    """The peaks observed on the board."""
 
     board: LoopbackBoard
     processes: int = 0
@@ -71,7 +72,7 @@ def command(board: LoopbackBoard, number: int, trials: int, out: Path) -> list[s
 
 
 def tuned(argv: list[str], board: LoopbackBoard, fault: Fault | None, after: float) -> tuple[int, str]:
-    """How the command ended and what it said, with the fault that strikes so many seconds after it began."""
+    """How the command ended and what it printed, with a fault this many seconds after its start."""
     env = {**os.environ, "PATH": f"{board.client}{os.pathsep}{os.environ['PATH']}"}
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
 
@@ -90,7 +91,7 @@ def tuned(argv: list[str], board: LoopbackBoard, fault: Fault | None, after: flo
 
 
 def kept(out: Path) -> dict[int, Any]:
-    """The trials of the study in a folder by their numbers; none where it has not begun."""
+    """The trials of the study in a folder by their numbers; none if it has not started."""
     folder = next(iter(out.glob("*/journal.sqlite")), None)
     return {} if folder is None else {trial.id: trial for trial in Study.open(folder.parent).trials()}
 
@@ -123,7 +124,7 @@ def one(board: LoopbackBoard, number: int, fault: Fault, after: float, trials: i
     if any(found.get(id) != trial for id, trial in first.items()):
         problems.append("trials that were measured before the fault are others after it")
     left = settled(board)
-    for session in board.sessions():  # whose tuner could not remove it: the next study finds it as it is hours later
+    for session in board.sessions():  # its tuner could not remove it: the next study finds it as if hours later
         then = time.time() - _AGED
         os.utime(session, (then, then))
     return {
@@ -141,7 +142,7 @@ def one(board: LoopbackBoard, number: int, fault: Fault, after: float, trials: i
 
 
 def settled(board: LoopbackBoard, seconds: float = 30.0) -> list[str]:
-    """The processes on the board, once those that are about to end have ended."""
+    """The processes on the board, after those that are about to end have ended."""
     deadline = time.monotonic() + seconds
     while (left := board.processes()) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A GPU for tests: a driver library over host memory, and kernels in C that it runs."""
+"""A fake GPU for tests: a driver library on host memory, and kernels in C that it runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ int entry(void** p, const unsigned* grid, const unsigned* block) {
     return 0;
 }
 """
-# The reference as the operator's own kernel computes it, for f32 in layout nt.
+# The reference like the operator's own kernel, for f32 in layout nt.
 _REFERENCE = """
 int gemm_reference(void** p, const unsigned* grid, const unsigned* block) {
     const float *A = *(float**)p[0], *B = *(float**)p[1];
@@ -80,7 +80,7 @@ _RETAKES = 20
 
 
 class OnDevice:
-    """A numpy array that says it lies on a device: to the fake driver it does."""
+    """A numpy array that claims to be on a device, which the fake driver accepts."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -91,7 +91,7 @@ class OnDevice:
 
 
 def build_driver(folder: Path) -> Path | None:
-    """A folder to be put on the loader's path; None where there is no compiler."""
+    """A folder for the loader's path; None if there is no compiler."""
     return folder if _shared(HERE / "fake_cuda.c", folder / "libcuda.so.1") else None
 
 
@@ -99,24 +99,23 @@ def build_driver(folder: Path) -> Path | None:
 def supervised(
     operator: Gemm, folder: Path, own: Mapping[str, finding.CodeSource] | None = None, **helpers: Helper
 ) -> Iterator[Supervisor]:
-    """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built.
+    """A supervisor whose worker finds the fake driver in the folder. Skips the test if either cannot be built.
 
-    `helpers` stand in place of our own code for the device, of which the fake driver runs the harness only; `own` are
-    baselines.
+    `helpers` replace our own code for the device, of which the fake driver only runs the harness; `own` are baselines.
     """
     policy = Policy(timeout_seconds=1.0, max_samples=8)
     task = Task(operator, resolve("cuda:sm_90a"), policy=policy, own_baselines=own or {})
     built = build_or_skip(task, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-        # It runs on the processor, beside other tests, whose load is nothing that would disturb a GPU.
+        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself queries a driver that it finds
+        # It runs on the CPU, next to other tests, whose load would not disturb a GPU.
         made = Supervisor(task, helpers={**built, **helpers}, retakes=_RETAKES)
         yield made
         made.close()
 
 
 def build_or_skip(task: Task, folder: Path) -> dict[str, Helper]:
-    """The fake driver in that folder, and our own code for the device. Skips the test where one cannot be built."""
+    """The fake driver in that folder, and our own code for the device. Skips the test if one cannot be built."""
     if build_driver(folder) is None:
         pytest.skip("there is no C compiler to build the fake driver with")
     try:
@@ -126,7 +125,7 @@ def build_or_skip(task: Task, folder: Path) -> dict[str, Helper]:
 
 
 def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **step: object) -> tuple[Kernel, Artifact]:
-    """A GEMM of layout nt on such inputs, with something more to do at its end."""
+    """A GEMM of layout nt on such inputs, with extra code at its end."""
     text = numbers + _GEMM.replace("MORE", more)
     cubin = image(folder, name, text)
     plan = LaunchPlan((Step("entry", ARGUMENTS, **step),))  # type: ignore[arg-type]
@@ -135,14 +134,14 @@ def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **ste
 
 
 def reference(operator: Gemm, folder: Path, name: str = "reference", more: str = "") -> Helper:
-    """The operator's reference kernel, with something more to do at its end."""
+    """The operator's reference kernel, with extra code at its end."""
     made = operator.reference_kernel("cuda")
     assert made is not None
     return Helper(made, image(folder, name, _REFERENCE.replace("MORE", more)))
 
 
 def image(folder: Path, name: str, text: str) -> Path:
-    """What the driver loads as a module: functions in C that get a launch's arguments, grid and block."""
+    """The module that the driver loads: functions in C that get a launch's arguments, grid and block."""
     source, library, cubin = (folder / file for file in (f"{name}.c", f"lib{name}.so", f"{name}.cubin"))
     source.write_text(text)
     assert _shared(source, library)
@@ -151,7 +150,7 @@ def image(folder: Path, name: str, text: str) -> Path:
 
 
 def _shared(source: Path, library: Path) -> bool:
-    """The same text is compiled once in a run of the tests."""
+    """The same text is compiled only once per test run."""
     compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
     if compiler is None:
         return False
@@ -161,6 +160,6 @@ def _shared(source: Path, library: Path) -> bool:
         part = kept.with_suffix(f".{os.getpid()}")
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(part), str(source), "-ldl"], check=True)
         part.replace(kept)
-    library.unlink(missing_ok=True)  # one that is loaded stays as it is
+    library.unlink(missing_ok=True)  # a loaded library stays unchanged
     shutil.copyfile(kept, library)
     return True

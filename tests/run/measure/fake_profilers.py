@@ -1,4 +1,4 @@
-"""Profilers for machines without a GPU: programs with the real ones' command lines, which write tables like theirs."""
+"""Fake profilers for machines without a GPU: programs with the real command lines, which write tables like theirs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for number in range(int(open(counts).read())):
 
 
 def fake_ncu(folder: Path, *, forbidden: bool = False) -> Path:
-    """An ncu that gives every metric the same number, one n/a, and knows none that begins with fake__."""
+    """An ncu that reports the same number for every metric, one n/a, and rejects metrics that begin with fake__."""
     path = folder / ("ncu-forbidden" if forbidden else "ncu")
     path.write_text(_NCU.format(python=sys.executable, forbidden=forbidden))
     path.chmod(0o755)

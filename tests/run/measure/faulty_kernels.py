@@ -1,4 +1,4 @@
-"""C kernels that go wrong in every way we know of, each around a correct multiplication."""
+"""C kernels that fail in every way we know of, each around a correct multiplication."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HEAD = "void gemm(const float *A, const float *B, float *C, long M, long N, lon
 
 @dataclass(frozen=True)
 class Fault:
-    """What a kernel does beside multiplying, and what must be said of it."""
+    """What a kernel does besides multiplying, and what must be reported about it."""
 
     body: str
     verdict: Verdict
@@ -62,7 +62,7 @@ def build(made: Kernel) -> Artifact:
     return build_once(made, TARGET)
 
 
-# Where processors do not mind, libraries raise the signal.
+# On CPUs whose division does not trap, libraries raise the signal.
 _DIVIDE = "(raise(SIGFPE), z)" if TARGET.kind == "arm" else "7 % z"
 _RIGHT = "multiply(A, B, C, M, N, K);"
 

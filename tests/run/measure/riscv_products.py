@@ -1,4 +1,4 @@
-"""A product of matrices in plain C, for the runner of RISC-V kernels."""
+"""A matrix product in plain C, for the runner of RISC-V kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPS = """
 
 
 def kernel_of(body: str, **numbers: int) -> Kernel:
-    """A function of the operator's tensors and sizes, and of these numbers."""
+    """A function of the operator's tensors and sizes, and of these extra numbers."""
     head = ", ".join(("const float *A", "const float *B", "float *C", *(f"long {name}" for name in (*"MNK", *numbers))))
     text = f"#include <stdlib.h>\n#include <string.h>\nvoid f({head}) {{ {body} }}"
     args = (*map(TensorArg, "ABC"), *(ScalarArg("i64", size) for size in (*"MNK", *numbers.values())))

@@ -1,4 +1,4 @@
-"""Baselines for a device whose memory is the host's: they compute at once, in the caller's time."""
+"""Baselines for a device with host memory: they compute at once, in the caller's time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.extend import Operator, Target
 
 
 class Slow:
-    """Its host takes long to enqueue what takes a device no time."""
+    """The host is slow to enqueue work that takes the device no time."""
 
     name = "slow"
     seconds = 0.002
@@ -32,14 +32,14 @@ class Slow:
 
 
 class TooSlow(Slow):
-    """So long that no queue can hide it."""
+    """So slow that no queue can hide it."""
 
     name = "too slow"
     seconds = 0.03
 
 
 class Chooses(Slow):
-    """Has two ways, of which the first is the faster."""
+    """Has two implementations, of which the first is faster."""
 
     name = "chooses"
 
@@ -51,7 +51,7 @@ class Chooses(Slow):
         seconds: Callable[[Callable[[], None]], float],
     ) -> Callable[[], None]:
         run = self.prepare(operator, tensors, threads)
-        # If the host's time were counted, no sample could be shorter. One may be long if others use the processor.
+        # If the host's time were counted, no sample could be shorter. One may be long on a busy machine.
         if min(seconds(run) for _ in range(5)) > 0.5 * self.seconds:
             raise AssertionError("the host's time was counted")
         return run

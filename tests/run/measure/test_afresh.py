@@ -1,4 +1,4 @@
-"""The last judgement: a loaded kernel in a fresh process, on inputs that nobody has seen."""
+"""The last check: a loaded kernel in a fresh process, on inputs not used before."""
 
 from __future__ import annotations
 

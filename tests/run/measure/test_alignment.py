@@ -1,4 +1,4 @@
-"""A kernel that needs more alignment than its parameters promise does not pass, however its sizes are."""
+"""A kernel that needs more alignment than its parameters guarantee does not pass, whatever its sizes are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ void add(float *y, const float *x, long n) {
 
 @pytest.fixture(scope="module")
 def supervisor() -> Iterator[Supervisor]:
-    task = Task(gemm(32, 32, 32), TARGET, policy=Policy(min_samples=3, max_samples=3))  # all tensors whole pages
+    task = Task(gemm(32, 32, 32), TARGET, policy=Policy(min_samples=3, max_samples=3))  # all tensors are whole pages
     supervisor = Supervisor(task)
     yield supervisor
     supervisor.close()

@@ -1,4 +1,4 @@
-"""Inputs that take turns at the same addresses: which sets there are, and who sees which."""
+"""Alternating inputs at the same addresses: which sets there are, and which runs see which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bursts are timed and checked as turns are, and the system is asked how long threads waited for a core."""
+"""Bursts are timed and checked like turns, and the system reports how long threads waited for a core."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Superv
 
 
 def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor) -> None:
-    """Right as long as nobody calls it often."""
+    """Correct unless it is called often."""
     faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 20) C[0] += 1;")
     built = build(faulty)
     [measured] = supervisor.compare([Contender("", faulty, built, BURST)], 1, 0)
@@ -44,7 +44,7 @@ def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor) -> N
 
 
 def test_a_kernel_that_reads_past_its_end_later_on_is_caught_by_the_last_look(supervisor: Supervisor) -> None:
-    """While runs are timed, libraries may prefetch there, and so may others read."""
+    """While runs are timed, libraries may prefetch there, so reads by others are tolerated too."""
     faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 3) *(volatile float *)C = C[0] + 0 * A[M * K + 64];")
     measured = supervisor.measure(faulty, build(faulty))
     assert measured.verdict is Verdict.CRASHED and "past the end of A" in measured.detail

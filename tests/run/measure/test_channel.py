@@ -1,4 +1,4 @@
-"""Whatever a kernel writes to the worker's channel, it is not taken for the worker's answer."""
+"""Whatever a kernel writes to the worker's channel is not mistaken for the worker's answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.run.measure.channel import _HEAD, _MAGIC, Channel, Closed, Garbled
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Channel, Channel, socket.socket]]:
-    """The supervisor's end, the worker's, and what a kernel finds of it."""
+    """The supervisor's end, the worker's, and the descriptor that a kernel can find."""
     ours, theirs = socket.socketpair()
     kernel = theirs.dup()
     worker = Channel.hidden(theirs.detach())

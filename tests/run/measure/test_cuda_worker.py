@@ -1,4 +1,4 @@
-"""Measuring on a GPU, with a driver over host memory in the real one's place: verdicts, restarts, timing."""
+"""Measuring on a GPU, with a driver over host memory instead of the real one: verdicts, restarts, timing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_code_runs_on_its_own_generation(target: str, card: str, runs: bool) -> 
 
 
 def test_one_worker_goes_from_operator_to_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing a baseline's framework again for each shape would take longer than the race."""
+    """Reimporting a baseline's framework for each shape would take longer than the race."""
     monkeypatch.setattr("deepgen.run.measure.supervisor.built_here", lambda task, **options: {})
     with supervised(gemm(24, 20, 16, layout="nt"), folder) as runner:
         first, right = runner.task, Contender("right", *kernel(folder, "right"))

@@ -15,7 +15,7 @@ from deepgen.vocabulary import Verdict
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:
-    # f32, because the driver's stand-in judges nothing else.
+    # f32, because the simulated driver judges nothing else.
     with supervised(gemm(24, 20, 64, dtype="f8e4m3", c="f32", layout="nt"), folder) as made:
         yield made
 
@@ -24,7 +24,7 @@ def test_a_right_kernel_is_right_on_usual_and_on_odd_inputs(runner: Supervisor, 
     right = kernel(folder, "right", numbers=EIGHT_BITS)
     measured = runner.measure(*right)
     assert measured.verdict is Verdict.CORRECT, measured.detail
-    assert measured.error is not None and measured.error < 0.1  # f32 sums are better than those of tensor cores
+    assert measured.error is not None and measured.error < 0.1  # f32 sums are more accurate than those of tensor cores
     for probe in ("large", "denormal", "special"):
         assert runner.verify(*right, 5, probe).ok, probe
 

@@ -1,4 +1,4 @@
-"""What grows with calls is told, what does not is not; and exit handlers of a library are counted."""
+"""State that grows with calls is reported, other state is not; and a library's exit handlers are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that take turns on a GPU, with a driver over host memory: what goes by addresses is wrong."""
+"""Alternating inputs on a GPU, with a driver over host memory: kernels that cache results by address are wrong."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def prepared(folder: Path, name: str, more: str = "") -> tuple[Kernel, Artifact]:
-    """A kernel that packs B ahead of time, with something more to do at the end of each run."""
+    """A kernel that packs B ahead of time, with `more` appended to each run."""
     made, artifact = kernel(folder, name, _PREPARED + more, FLOATS + _PACK)
     packed = WorkspaceArg("packed", "4 * N * K")
     ahead = Step("pack", (TensorArg("B"), packed, ScalarArg("i32", "N * K")))

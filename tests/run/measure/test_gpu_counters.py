@@ -1,4 +1,4 @@
-"""Counting on GPUs: what the profilers are asked, what they answer, and what is said where they cannot."""
+"""Counting on GPUs: what the profilers are asked, what they answer, and the messages where they cannot count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG = """==PROF== Profiling "gemm": 0%....100% - 3 passes
 
 
 def told(runner: Supervisor, tool: Path) -> Supervisor:
-    """The same runner with this program as ncu: starting another one takes seconds."""
+    """The same runner with this program as ncu: starting another runner takes seconds."""
     runner._profiler = Profiler(runner.task, tool.parent, {"ncu": str(tool)})
     return runner
 
@@ -57,7 +57,7 @@ def test_a_kernel_that_is_wrong_under_the_profiler_has_no_counters(runner: Super
 def test_without_permission_or_program_the_reason_is_told(runner: Supervisor, folder: Path) -> None:
     right = kernel(folder, "right")
     told(runner, fake_ncu(folder, forbidden=True))
-    for _ in range(2):  # the second time without another try
+    for _ in range(2):  # the second time without retrying
         assert "NVreg_RestrictProfilingToAdminUsers=0" in runner.count(*right, [DRAM]).missing[DRAM]
     counted = told(runner, folder / "nowhere").count(*right, [DRAM])
     assert "hardware events cannot be counted on this GPU" in counted.missing[DRAM]

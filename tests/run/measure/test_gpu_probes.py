@@ -1,4 +1,4 @@
-"""Kernels that are wrong where usual inputs may not show it, on a GPU whose driver works over host memory."""
+"""Kernels whose errors usual inputs may not reveal, on a GPU whose driver works over host memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ int entry(void** p, const unsigned* grid, const unsigned* block) {
 
 
 def test_tiny_results_of_f64_are_judged_by_themselves(tmp_path: Path) -> None:
-    """What sigmoid(-180) may be off by is no number of f32."""
+    """The tolerance of sigmoid(-180) underflows in f32."""
     operator = dg.operator("elementwise", rows=24, cols=40, dtype="f64", epilogue="sigmoid")
     with supervised(operator, tmp_path) as runner:
         for off, verdict in ((2, Verdict.CORRECT), (-2, Verdict.CORRECT), (100, Verdict.WRONG)):

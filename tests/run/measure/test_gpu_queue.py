@@ -1,4 +1,4 @@
-"""What a GPU's clock counts: the run, and not how long the host took to enqueue it."""
+"""A GPU's clock measures the run, and not the time that the host took to enqueue it."""
 
 from __future__ import annotations
 

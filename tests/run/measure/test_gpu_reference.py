@@ -1,4 +1,4 @@
-"""References on the device: believed when numpy agrees, else the host computes them and the measurement says so."""
+"""References on the device: trusted if numpy agrees, else the host computes them and the measurement says so."""
 
 from __future__ import annotations
 

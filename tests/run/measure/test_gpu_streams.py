@@ -1,4 +1,4 @@
-"""Runs of a GPU's kernel that overlap on streams of their own: memory of its module is found out."""
+"""Overlapping runs of a GPU kernel on separate streams: use of its module's memory is detected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_overlapping_runs_share_is_found_out(more: str, tmp_path: Path) -> 
 
 
 def test_calls_that_must_not_overlap_wait_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their streams are."""
+    """On any combination of streams."""
     if fake_gpu.build_driver(tmp_path) is None:
         pytest.skip("needs a C compiler")
     api = replace(gpu_driver.CUDA, libraries=(str(tmp_path / "libcuda.so.1"),))

@@ -1,4 +1,4 @@
-"""Tensors with room between their rows on a GPU, with a driver over host memory."""
+"""Tensors with gaps between their rows on a GPU, with a driver over host memory."""
 
 from __future__ import annotations
 

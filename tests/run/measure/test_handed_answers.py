@@ -1,4 +1,4 @@
-"""Answers that are handed to other processes and machines take no more room than their tolerance needs."""
+"""Reference answers sent to other processes and machines take no more room than their tolerance needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_numbers_that_a_smaller_format_would_change_stay() -> None:
 
 
 def _recorded(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None) -> list[tuple[int, str]]:
-    """The sets that are computed, in their order; each time something else is done."""
+    """The sets that are computed, in order; `then` is called for each."""
     computed: list[tuple[int, str]] = []
     pack = handed._pack
 
@@ -84,7 +84,7 @@ def test_sets_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_nobody_waits_for_what_is_computed_ahead_but_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there is there; and what is asked for comes next, not after all the rest."""
+    """Computed sets are available at once, and a requested one is computed next, before the rest."""
     begun, go_on = threading.Event(), threading.Event()
     computed = _recorded(monkeypatch, lambda: (begun.set(), go_on.wait()) if computed[-1][1] == "zeros" else None)
     operator, handing = _operator(1e-5, 2.0), handed.Handing(tmp_path)

@@ -1,4 +1,4 @@
-"""The measuring worker's few lines of C: data that were flushed are read from memory again."""
+"""The measuring worker's small C harness: flushed data are read from memory again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from deepgen.run.measure.harness import StepKind, Steps, in_python, source
 from deepgen.run.measure.process_state import Threads
 from deepgen.toolchains import build_once
 
-LINES = 4096  # of 64 bytes: all stay in the second cache of every processor of the last ten years
+LINES = 4096  # of 64 bytes: they fit the L2 cache of every CPU of the last ten years
 
 
 def test_lines_that_were_flushed_are_cold() -> None:
     flush = ctypes.CDLL(build_once(source(), targets.resolve("cpu")).binary).dg_flush
     flush.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     data, got = np.arange(8.0 * LINES), np.empty(LINES)
-    order = 8 * np.random.default_rng(0).permutation(LINES)  # no prefetcher knows which line is next
+    order = 8 * np.random.default_rng(0).permutation(LINES)  # no prefetcher can predict the next line
 
     def fastest(bytes_flushed: int) -> float:
         taken = []
@@ -82,5 +82,5 @@ def test_threads_that_compute_are_seen() -> None:
     assert not threads.running() and threads.restless == 0
     ended.set()
     sleeping.join()
-    with Path("/proc/self/stat").open() as own:  # the thread that asks computes
+    with Path("/proc/self/stat").open() as own:  # the calling thread computes
         assert scan([own.fileno()])

@@ -1,4 +1,4 @@
-"""References in C on processors: workers use them for large results, judge by them, and say so."""
+"""References in C on CPUs: workers use them for large results, judge by them, and report it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kernel(more: str = "") -> tuple[Kernel, Artifact]:
 
 @pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Helper]:
-    # Two sizes, of which the first alone is small enough for numpy.
+    # Two sizes, of which only the first is small enough for numpy.
     task = Task(OPERATOR, host.processor(), also=(softmax(130, 9000),))
     helpers = built_here(task, folder, None)
     if "reference" not in helpers:

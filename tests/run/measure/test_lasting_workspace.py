@@ -1,4 +1,4 @@
-"""Scratch memory that is cleared once: counters that every run leaves as it found them cost no run a clearing."""
+"""Scratch memory that is cleared once: if every run restores its counters, no run has to clear them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_is_zeroed_before_the_first_run_only(lasting: bool, want: int, tmp_pa
     for _ in range(3):
         bound.run.run()
     assert runs[0] == want
-    assert ("runs" in bound.prepared) == lasting  # such memory is not scratch: nobody may spoil it between runs
+    assert ("runs" in bound.prepared) == lasting  # such memory is not scratch: it must not be overwritten between runs
 
 
 def test_other_kernels_keep_their_json() -> None:

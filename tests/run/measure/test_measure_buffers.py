@@ -1,4 +1,4 @@
-"""Not one byte outside a buffer can be written unnoticed, and aligned buffers are aligned."""
+"""No byte outside a buffer can be written unnoticed, and aligned buffers are aligned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measurement that was disturbed is recognised as such, with the reason."""
+"""A disturbed measurement is recognised as such, with the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET = MachineReading(at=101.0, busy=51.0, stolen=1.0, ours=21.0)
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the machine has, and whoever moves the tests to other cores meanwhile."""
+    """Fixes the number of cores, whatever the machine has and whatever cores the tests are moved to."""
     monkeypatch.setattr(conditions, "_cores", lambda: set(range(CORES)))
 
 
@@ -30,7 +30,7 @@ def test_our_own_work_is_no_disturbance() -> None:
         (replace(QUIET, stolen=1.0 + 0.1 * CORES), "hypervisor took 10%"),
         (replace(QUIET, busy=51.0 + 0.5 * CORES), "other processes took 50%"),
         (replace(QUIET, stolen=1.01), None),  # one tick of the kernel's clock
-        (replace(QUIET, busy=51.0 + 0.5 * CORES, builds=2), None),  # known, wanted, and paused for finals
+        (replace(QUIET, busy=51.0 + 0.5 * CORES, builds=2), None),  # known, intended, and paused for finals
     ],
 )
 def test_disturbances_are_named(after: MachineReading, words: str | None) -> None:

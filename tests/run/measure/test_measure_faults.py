@@ -1,4 +1,6 @@
-"""A bad kernel costs one verdict and at most one restart; the next good kernel is measured as if nothing had been."""
+"""A bad kernel causes one verdict and at most one restart; the next good kernel is measured as if
+nothing had happened.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from deepgen.run.measure.supervisor import Supervisor
 from deepgen.run.measure.worker_slot import DeviceSetAside
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, ScalarArg, Step, TensorArg, Verdict
 
-OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C lies inside a cache line
+OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C is inside a cache line
 POLICY = Policy(min_samples=5, max_samples=12, timeout_seconds=1.0)
 
 
@@ -244,8 +246,9 @@ runner.measure(endless, build(endless))
 
 
 def test_no_worker_outlives_its_supervisor() -> None:
-    """Not even one that is stuck in a kernel and has started others, when the supervisor is killed without a chance to
-    clean up."""
+    """Not even one that is stuck in a kernel and has started others, if the supervisor is killed without a chance to
+    clean up.
+    """
     script = _PARENT.format(path=[str(Path(__file__).parent)])
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -263,7 +266,7 @@ def test_no_worker_outlives_its_supervisor() -> None:
 
 
 def test_without_a_compiler_kernels_are_still_measured_and_faults_still_named(tmp_path: Path) -> None:
-    """The worker's helper in C is a convenience: cold caches then come from streaming memory."""
+    """The worker's helper in C is optional: cold caches then come from streaming memory."""
     made = [built(*fault) for fault in ((), (FAULTS["segfault"].body,), (FAULTS["writes past the end"].body,))]
     runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=tmp_path, toolchains={"gcc": "/absent"})
     good, crash, past = (runner.measure(*m) for m in made)

@@ -1,4 +1,4 @@
-"""What is done to the measuring processes from outside is not held against the kernel that runs just then."""
+"""External interference with the measuring processes is not blamed on the kernel that is running."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from deepgen.run.measure.channel import Pulse, WorkerStage
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Measurement, Verdict
 
-pytestmark = pytest.mark.quiet  # limits are short, so that kernels that pass them are soon known
+pytestmark = pytest.mark.quiet  # limits are short, so that kernels that exceed them are detected quickly
 
 OPERATOR = gemm(37, 29, 23)
 POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=0.8)
-SLOW = "usleep(100000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
+SLOW = "usleep(100000); multiply(A, B, C, M, N, K);"  # long enough that a signal hits it during a run
 
 
 def measured_while(harm: Callable[[int], None]) -> Measurement:
@@ -45,7 +45,7 @@ def measured_while(harm: Callable[[int], None]) -> Measurement:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_worker_that_is_ended_from_outside_is_replaced(number: signal.Signals) -> None:
-    """As when a service or a session is stopped: all of its processes are told to end."""
+    """As when a service or a session is stopped: all of its processes get a signal to end."""
     measured = measured_while(lambda pid: os.kill(pid, number))
     assert measured.ok, measured.detail
 
@@ -71,7 +71,7 @@ def test_a_kernel_that_does_it_to_itself_is_told_by_the_second_time(number: str,
 
 
 def test_the_page_shared_with_a_worker_lies_on_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full one, the first byte written to it would end the tuner with a bus error."""
+    """On a full disk, the first byte written to it would end the tuner with a bus error."""
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     pulse, fd = Pulse.create()
     os.close(fd)

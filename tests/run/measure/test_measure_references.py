@@ -1,4 +1,4 @@
-"""A reference is computed once, and never taken from a damaged file."""
+"""A reference is computed once, and never read from a damaged file."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def sim(options: str = "noise=0.02") -> Sim:
 def test_times_depend_on_seed_config_and_occasion_alone() -> None:
     target = sim()
     one, two = (open_runner(Task(OPERATOR, target, seed=4)) for _ in range(2))
-    two.measure(*made(9, target))  # what came before does not matter, nor the time to beat
+    two.measure(*made(9, target))  # earlier measurements do not matter, nor does the time to beat
     assert one.measure(*made(5, target)) == two.measure(*made(5, target), beat=1e-9)
     other = open_runner(Task(OPERATOR, target, seed=5))
     assert one.measure(*made(5, target)).samples != other.measure(*made(5, target)).samples

@@ -1,4 +1,4 @@
-"""Samples are taken until they tell enough, and no longer."""
+"""Samples are taken until they suffice, and no longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLICY = Policy(min_samples=5, max_samples=100, max_seconds=10.0, precision=0.01
 
 
 def taken(samples: list[float], policy: Policy = POLICY, beat: float | None = None) -> int:
-    """How many of these are taken before it is enough."""
+    """How many of these samples are taken before they suffice."""
     count = 0
     while count < len(samples) and not enough(samples[:count], policy, beat):
         count += 1
@@ -59,7 +59,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says(n: int) -> None:
     for _ in range(1000):
         low, high = rough_interval(list(rng.lognormal(0.0, 0.2, n)))
         held += low <= 1.0 <= high
-    assert held >= 920  # 93.8% is what five samples can give at most
+    assert held >= 920  # 93.8% is the most that five samples can give
 
 
 def test_scattered_samples_settle_nothing_but_outliers_do_no_harm() -> None:

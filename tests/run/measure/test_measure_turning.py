@@ -1,4 +1,4 @@
-"""A runner is turned to another operator: its worker goes on, with other inputs and another right answer."""
+"""A runner is switched to another operator: its worker continues, with other inputs and another correct answer."""
 
 from __future__ import annotations
 

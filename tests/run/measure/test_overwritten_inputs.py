@@ -1,4 +1,4 @@
-"""A kernel that writes to its inputs in spite of their protection is wrong, and its rivals are not."""
+"""A kernel that overwrites its inputs in spite of their protection is wrong, and its rivals are not affected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_is_found_out_and_the_others_are_right(when: str, protected: str, sup
 
 @pytest.mark.parametrize("size", [700, 3000])
 def test_large_inputs_are_fresh_for_each_contender(size: int) -> None:
-    """They are not compared after every run, or not where it is timed."""
+    """Inputs this large are not compared after every run, or not after timed runs."""
     operator = gemm(size, 4, size)
     assert cpu_entrant._COMPARED_IF_TIMED < 4 * 700 * 700 < cpu_entrant._COMPARED_BYTES < 4 * 3000 * 3000
     supervisor = Supervisor(Task(operator, TARGET, policy=Policy(min_samples=3, max_samples=3)))

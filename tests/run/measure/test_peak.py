@@ -1,4 +1,4 @@
-"""The measured bounds of this machine: there is a share of peak to show, and it is measured once."""
+"""The measured bounds of this machine: a share of peak can be shown, and the peak is measured once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ assert isinstance(NATIVE, Cpu)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which the bounds of f32 are kept from the first measurement on."""
+    """A cache that keeps the bounds of f32 from the first measurement on."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -47,7 +47,7 @@ def test_both_bounds_are_found_and_kept(cache: Cache, kept: Path) -> None:
 def test_a_bound_that_is_measured_again_never_falls(cache: Cache, kept: Path) -> None:
     high = MeasuredBounds(
         gflops_zeros=1e6, gflops_random=0.1, gbytes_per_second=1e6
-    )  # a better moment of the same machine
+    )  # the same machine at a better moment
     kept.write_text(json.dumps(vars(high)))
     again = cpu_bounds(NATIVE, "f32", 1, again=True, cache=cache)
     assert (again.gflops, again.gbytes_per_second) == (1e6, 1e6) and again.gflops_random > 1
@@ -64,7 +64,7 @@ def test_a_dtype_without_a_loop_is_an_error_or_no_peak(tmp_path: Path) -> None:
         cpu_bounds(NATIVE, "f16", 1, cache=Cache(tmp_path))
     for plain in ("x86:avx2", "arm:neon"):  # without dot products of 8-bit integers
         assert peak_gflops(gemm(8, 8, 8, dtype="i8"), targets.resolve(plain), cache=Cache(tmp_path)) is None
-    # Its own half-precision units are faster than f32, and nobody has measured how much.
+    # Its half-precision units are faster than f32, by an unmeasured factor.
     assert peak_gflops(gemm(8, 8, 8, dtype="f16"), targets.resolve("arm:neon_dot"), cache=Cache(tmp_path)) is None
 
 
@@ -83,5 +83,5 @@ def test_tiles_have_a_peak_of_their_own_where_there_are_any(tmp_path: Path, name
     if not NATIVE.has("amx_tile", "amx_bf16", "amx_int8"):
         pytest.skip("this processor has no AMX tiles to measure")
     assert "-DTILES=1" in peak._kernel(name, NATIVE).flags
-    # Not more than vectors give: neighbours on the same processor can take nearly all of its tiles' rate.
+    # Not more than vectors give: other processes on the same CPU can take nearly all of its tile throughput.
     assert cpu_bounds(NATIVE, name, 1, cache=Cache(tmp_path)).gflops > 1

@@ -1,4 +1,4 @@
-"""A doubted peak is measured anew once for a family of impossible times, and again when the machine may be calmer."""
+"""A doubted peak is remeasured once per family of impossible times, and again when the machine may be quieter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=5, max_samples=6
 
 
 def verdicts(peaks: list[float], count: int) -> list[Verdict]:
-    """Of one right kernel, measured so often; `peaks` are what measuring the peak anew will show, and are used up."""
+    """The verdicts of `count` measurements of one correct kernel; `peaks` are the results of remeasuring the peak,
+    consumed in order.
+    """
     made = kernel()
     runner = Supervisor(TASK, least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0))
     try:

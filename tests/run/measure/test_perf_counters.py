@@ -1,4 +1,4 @@
-"""Counting on processors: real software events of kernels with threads, and hardware ones of a system made up here."""
+"""Counting on CPUs: real software events of kernels with threads, and hardware events of a simulated system."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_kernel_that_crashes_while_it_is_counted_has_no_counters(runner: Super
 
 
 class Made:
-    """A system with so many hardware counters, on which each run lasts 1000 ns and adds 10 times an event's number."""
+    """A system with this many hardware counters; each run lasts 1000 ns and adds 10 times an event's number."""
 
     def __init__(self, counters: int, refuse: Callable[[int, int], int | None] = lambda kind, config: None) -> None:
         self.counters, self.refuse = counters, refuse

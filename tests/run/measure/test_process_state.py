@@ -1,4 +1,4 @@
-"""What a kernel changes in its process is seen; what runtimes and users do on purpose is no fault of a kernel's."""
+"""Changes that a kernel makes to its process are detected; those made on purpose by runtimes and users are accepted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_all_that_was_changed_is_told_in_one_sentence() -> None:
 
 
 def test_a_process_that_ends_later_is_no_fault_of_the_next_kernel() -> None:
-    """What built the way that calls take from Python was still ending when the next contender's turn began."""
+    """A process from building the Python call path was still ending when the next contender's turn began."""
     ending = replace(STATE, orphans=frozenset({7}), children=True)
     assert difference(ending, replace(STATE, orphans=frozenset(), children=False), USUAL) is None
     left = "left behind a process that it had started"

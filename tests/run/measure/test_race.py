@@ -1,4 +1,4 @@
-"""One race: rounds are interleaved, orders are drawn from the seed, and a rule ends it."""
+"""One race: rounds are interleaved, orders are drawn from the seed, and a stopping rule ends it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A board over SSH: a real server on a loopback address with a user of its own, and qemu as the board's processor.
+"""A board over SSH: a real server on a loopback address with a separate user, and qemu as the board's processor.
 
-Where tests do not run as root, the board's user is the one who runs them, and its disk cannot be filled.
+If tests do not run as root, the board's user is the one who runs them, and its disk cannot be filled.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ void matmul(const float *a, const float *b, float *c, long n) {
             }
 }
 """
-# As perf would, of a kernel whose calls take 50 cycles each, on a core that shares its counters among events.
+# Like perf, for a kernel whose calls take 50 cycles each, on a core that multiplexes its counters.
 PERF = """#!/bin/sh
 while [ "$1" != -e ]; do [ "$1" = -o ] && out=$2; shift; done
 case $2 in
@@ -196,7 +196,7 @@ def test_a_dropped_connection_is_made_again_or_told(server: LoopbackBoard) -> No
 
 
 def test_a_session_that_was_tidied_up_is_made_again_and_a_closed_one_is_not(server: LoopbackBoard) -> None:
-    """A shell may begin its run after its connection was lost and the session was closed."""
+    """A shell may start its run after its connection was lost and the session was closed."""
     runner = runner_on(server)
     assert runner.measure(*built(LOOPS)).ok
     [folder] = server.sessions()
@@ -218,7 +218,7 @@ def test_a_full_disk_is_told(server: LoopbackBoard) -> None:
         runner.measure(*built(LOOPS))
     server.calm()
     assert runner.measure(*built(LOOPS)).ok
-    # Room for the program, and none for what it answers.
+    # Room for the program, but not for its output.
     server.before(f"cat /dev/zero >{server.disk}/ballast 2>/dev/null")
     with pytest.raises(DeepgenError, match="disk is full"):
         runner.measure(*built(LOOPS))

@@ -1,4 +1,4 @@
-"""Kernels for RISC-V under qemu: what is wrong with one is told, and what a right one executes is counted exactly."""
+"""Kernels for RISC-V under qemu: errors are reported, and the instructions of correct ones are counted exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepgen.toolchains import Cache, build_once, instruction_mix
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 
 TARGET = needs.qemu("riscv:rv64gcv_zvl128b")
-# What a kernel does after a right product, when it is told to; all in one program.
+# What a kernel does after a correct product, if requested; all in one program.
 FAULTS = {
     "a wrong number": ("C[3] += 1;", Verdict.WRONG, "C"),
     "a number not written": ("memset(C, 0xFF, 4);", Verdict.WRONG, "C"),
@@ -51,7 +51,7 @@ VECTORS = """
         "vs2r.v v8, (%2)\\n vfdiv.vv v9, v8, v8\\n vredsum.vs v9, v8, v8\\n vslide1up.vx v10, v8, x0\\n"
         "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=&r"(length) : "r"(x), "r"(2L) : "memory");
 """
-# Wrong where A begins one element after a cache line.
+# Wrong if A starts one element after a cache line.
 ALIGNED = "if (((long)A & 63) == 4) C[3] += 1;"
 CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS, ALIGNED]
 
@@ -100,7 +100,7 @@ def test_a_right_kernel_has_the_same_cost_whenever_it_runs(runner: RiscvRunner) 
 
 
 def test_counts_are_exact(runner: RiscvRunner) -> None:
-    """Instructions that are written out by hand, in a loop of 10, beside a product in scalars."""
+    """Hand-written instructions in a loop of 10, in addition to a scalar product."""
     found, without = measured(runner, len(FAULTS)).counters, measured(runner).counters
     by_hand = {
         "vset": 20, "vector_load_unit_m4": 10, "vector_arithmetic_m4": 10, "vector_load_unit_m1": 10,
@@ -112,7 +112,7 @@ def test_counts_are_exact(runner: RiscvRunner) -> None:
 
 
 def test_a_qemu_without_plugins_counts_the_same(runner: RiscvRunner, tmp_path: Path) -> None:
-    """From its log, as Debian 13's must; a log that stops in the middle is no count."""
+    """From its log, as needed on Debian 13; a truncated log gives no count."""
     plain = tmp_path / "qemu-riscv64"
     plain.write_text(f'#!/bin/sh\n[ "$1" = -help ] && exit 0\nexec {find()[0]} "$@"\n')
     plain.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A worker that starts before the first kernel is there: it is prepared by then, and closing does not wait for it."""
+"""A worker that starts before the first kernel exists: it is prepared by then, and closing does not wait for it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _command(pid: int) -> bytes:
 
 
 def test_a_keeper_is_never_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this process were killed meanwhile, nobody would let it go on."""
+    """If this process were killed meanwhile, it would stay suspended."""
     monkeypatch.setattr(process, "_FORK_SECONDS", 60.0)
     worker = WorkerProcess(1)
     keeper = worker.pid
@@ -92,7 +92,7 @@ def test_the_first_kernel_meets_a_prepared_worker(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody hears the thread that prepares."""
+    """Errors in the preparing thread would go unnoticed."""
     opened = WorkerProcess.open
 
     def fails(self: WorkerProcess, opening: dict) -> dict:  # type: ignore[type-arg]
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyP
     ids=["right", "wrong", "crashes when timed"],
 )
 def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, held: int) -> None:
-    """Not while it is verified; and whatever becomes of the kernel, it is let go."""
+    """Not while it is verified; and whatever happens to the kernel, it is released."""
     own = kernel(f"multiply(A, B, C, M, N, K); {body}")
     events: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Bundles as files: what was packed comes out again, and nothing else does, whatever the archive says."""
+"""Bundles as files: exactly what was packed is unpacked, whatever the archive claims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listing(content: bytes) -> dict[str, Any]:
 
 
 def forged(path: Path, listed: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    """An archive that lists one thing and holds another."""
+    """An archive whose list does not match its contents."""
     text = json.dumps({"format": bundle_archive.FORMAT, "files": listed}).encode()
     with tarfile.open(path, "w:gz") as tar:
         for entry, content in [(member("b/manifest.json", text), text), *members]:
@@ -89,12 +89,12 @@ def _cut(path: Path) -> Path:
 
 
 def _bomb(path: Path) -> Path:
-    """It is refused for what it lists, before the first of its files is read."""
+    """It is refused because of the sizes it lists, before its first file is read."""
     return forged(path, {f"x{i}": {"bytes": 64 << 20, "sha256": "0" * 64} for i in range(5)}, [])
 
 
 def _long_record(path: Path) -> Path:
-    """A record of tar's own, which is read into memory before anything can be asked of it."""
+    """A record of tar's own, which is read into memory before it can be inspected."""
     record = member("b/x", kind=tarfile.XHDTYPE)
     record.size = 4 << 30
     return _bytes(path, gzip.compress(record.tobuf(tarfile.USTAR_FORMAT) + bytes(1 << 20)))

@@ -1,4 +1,4 @@
-"""A bundle of GPU kernels, run by the runner that travels, with a driver over host memory in the real one's place."""
+"""A bundle of GPU kernels, run by the bundled runner, with a driver over host memory instead of the real one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNELS = {
 
 @pytest.fixture
 def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A bundle for an H200, packed where there is none."""
+    """A bundle for an H200, packed on a machine without one."""
     operator = gemm(24, 20, 16, layout="nt")
     task = Task(operator, resolve("cuda:sm_90a"), policy=Policy(timeout_seconds=2.0, max_samples=8))
     helpers = {**build_or_skip(task, tmp_path), "reference": reference(operator, tmp_path)}

@@ -1,4 +1,4 @@
-"""A study that is built here and measured by what travelled: same verdicts, nothing lost, nothing mixed up."""
+"""A study that is built here and measured by the bundle's own code: same verdicts, nothing lost or mixed up."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPERATOR = gemm(128, 128, 128)
 
 def sim(out: Path, options: str = "faults=0.3", **other: Any) -> Request:
     given = {"trials": 24, "keep_top": 4, **other}
-    # A strategy that learns would choose other configs when it hears of its trials only at the end.
-    # A race that ends by the clock has fewer rounds on a busy machine.
+    # A strategy that learns would choose other configs if it only gets its trials at the end. A race limited by the
+    # clock has fewer rounds on a busy machine.
     given = {"strategy": "random", "policy": Policy(race_seconds=60.0), **given}
     return Request(operator=OPERATOR, target=targets.resolve(f"sim:{options}"), out=out, **given)
 
 
 def alone(tmp_path: Path, python: str = sys.executable) -> tuple[list[str], dict[str, str]]:
-    """A Python that has numpy and nothing else of this environment."""
+    """A Python with numpy and nothing else of this environment."""
     packages = tmp_path / "only_numpy"
     packages.mkdir(exist_ok=True)
     here = Path(numpy.__file__).parents[1]
@@ -70,7 +70,7 @@ def dump(study: Study) -> list[str]:
 
 @pytest.fixture(scope="module")
 def brought_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study, the results that its bundle brought back, and the user's key. One for all: nobody writes there."""
+    """A study, the results of its bundle, and the user's key. Shared by all tests, read-only."""
     folder = tmp_path_factory.mktemp("brought_back")
     archive, results = folder / "b.tar.gz", folder / "b.results.jsonl"
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def brought_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def travelled(brought_back: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
-    """A study of one's own, and results to merge into it."""
+    """A private copy of the study, and results to merge into it."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(brought_back / "config"))
     shutil.copytree(brought_back / "studies", tmp_path / "studies")
     results = Path(shutil.copy(brought_back / "b.results.jsonl", tmp_path))
@@ -110,7 +110,7 @@ def test_a_bundle_gives_what_the_local_engine_gives(travelled: tuple[Study, Path
     assert {t.measurement.verdict for t in study.trials()} > {Verdict.CORRECT, Verdict.BUILD_FAILED}
     assert study.best().trial.id == local.best().trial.id
     assert study.summary()["winner"] == local.summary()["winner"]
-    # The same command finds the study complete, and the winner's files are in place.
+    # The same command finds the study complete, with the winner's files in place.
     assert (study.folder / "winner" / "kernel.json").exists()
     again = tune(sim(tmp_path / "studies"), engine=LocalEngine(jobs=1, cache=tmp_path / "cache"))
     assert again.folder == study.folder and len(again.trials()) == 24
@@ -146,7 +146,7 @@ def winner(lines: list[dict[str, Any]]) -> int:
 
 
 def forge(rows: list[dict[str, Any]], chosen: Callable[[dict[str, Any]], bool]) -> None:
-    """Times that no device has."""
+    """Set times that no device could have."""
     for row in rows:
         if "trial" in row and chosen(row):
             row.get("measurement", row).update(samples=[1e-12] * 5, **({"seconds": 1e-12} if "seconds" in row else {}))
@@ -201,7 +201,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     whole = results.read_bytes()
     whole = whole[: whole.rfind(b"\n") + 1]
     with results.open("ab") as file:
-        file.write(b'{"trial": 11, "kern')  # what a power cut leaves
+        file.write(b'{"trial": 11, "kern')  # as left by a power cut
     study = Study.open(packed.study)
     assert merge(study, results).new == whole.count(b"\n") - 1, "half a run can be merged too"
     done = run(archive, results, tmp_path)
@@ -211,7 +211,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     merged = merge(study, results)
     assert merged.new + merged.before == 12 and merged.finals
     assert merge(study, results).new == 0
-    # Nothing is left to do, and a third run says so without measuring.
+    # Nothing is left to do, and a third run reports so without measuring.
     assert "12 measured before" in run(archive, results, tmp_path).stderr
 
 
@@ -317,13 +317,13 @@ def test_what_travels_is_small_and_needs_only_the_standard_library_and_numpy() -
         if not name.endswith(".py"):
             continue
         tree = ast.parse(text, name, feature_version=(3, 8))
-        for node in tree.body:  # inside functions optional baselines look for their frameworks
+        for node in tree.body:  # inside functions optional baselines import their frameworks
             module = node.module if isinstance(node, ast.ImportFrom) else None
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else [module] if module else []
             for word in names:
                 first = word.split(".")[0]
                 if first == "triton" and name == "deepgen/baselines/triton_kernel.py":
-                    continue  # a kernel in Triton, imported where Triton was found
+                    continue  # a kernel in Triton, imported once Triton is available
                 assert first in ("deepgen", "numpy") or first in sys.stdlib_module_names, f"{name} imports {word}"
 
 
@@ -339,7 +339,7 @@ def test_what_measures_on_a_plug_ins_target_travels_with_its_studies(tmp_path: P
 
 
 def python_38() -> str | None:
-    """An old Python with numpy, where there is one."""
+    """An old Python with numpy, if there is one."""
     for name in ("python3.8", "python3.9"):
         found = shutil.which(name)
         works = (

@@ -1,4 +1,4 @@
-"""Small recordings for the tests of search: made up, with a valley, a cliff and configs that fail."""
+"""Small synthetic recordings for the search tests, with a valley, a cliff and configs that fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOBS: dict[str, list[int]] = {
 
 
 def made_up(best_block: float = 7.0, best_tile: float = 2.0) -> dict[str, Any]:
-    """A recording in the hub's format. Another best block is another device: like, but not the same."""
+    """A recording in the hub's format. Another best block simulates another device: similar, but not the same."""
     cache = {}
     for values in product(*KNOBS.values()):
         config = dict(zip(KNOBS, values, strict=True))

@@ -1,4 +1,4 @@
-"""Recordings of the Hopper family: they are read like any other, and the default search does well on them."""
+"""Recordings of the Hopper family: they are read like any other, and the default search performs well on them."""
 
 from __future__ import annotations
 

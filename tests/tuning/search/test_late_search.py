@@ -1,4 +1,4 @@
-"""A long search by `model`: when trials are many, configs are chosen together, ahead of time."""
+"""A long search by `model`: with many trials, configs are chosen in batches, ahead of time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_long_search_goes_on_from_its_state_as_if_it_had_not_ended(recorded: R
         given = strategy.ask(n)
         ranks += [recorded.space.rank(c) for c in given]
         if state := strategy.state():
-            strategy = make("model", setting)  # the next ask rests on what is restored
+            strategy = make("model", setting)  # the next ask uses the restored state
             assert isinstance(strategy, Restorable)
             strategy.restore(json.loads(json.dumps(state)), ranks, trials)
             restored += 1
@@ -66,7 +66,7 @@ def test_a_state_that_cannot_be_its_own_is_refused(change: dict[str, Any], recor
 
 
 def drive(strategy: Strategy, recorded: RecordedSpace, asks: list[int]) -> list[list[dict[str, Any]]]:
-    """Each ask comes while the last three configs of the one before are still under way."""
+    """Each ask comes while the last three configs of the previous ones are still pending."""
     given: list[list[dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = []
     told = 0

@@ -1,4 +1,4 @@
-"""What a model learns from trials that ended neither well nor badly."""
+"""What a model learns from trials without a clear result."""
 
 from __future__ import annotations
 

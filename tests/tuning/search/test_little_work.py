@@ -1,4 +1,4 @@
-"""The model does little work: nothing before it is needed, and shortcuts that change no proposal."""
+"""The model saves work: it loads nothing before it is needed, and shortcuts change no proposal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_first_config_waits_for_no_model_and_no_earlier_study(
 def test_a_batch_among_few_configs_is_the_batch_among_all(
     recorded: RecordedSpace, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """However few are looked at first: the others follow when one of them could be better."""
+    """However few candidates are scored first: the others follow if one of them could be better."""
     batches = []
     for short in (most, 10**9):
         monkeypatch.setattr(guide, "_SHORT", short)
@@ -45,7 +45,7 @@ def test_a_batch_among_few_configs_is_the_batch_among_all(
         for _ in range(8):
             fresh = strategy.ask(6)
             asked += fresh
-            for config in asked[number : number + 4]:  # some stay under way
+            for config in asked[number : number + 4]:  # some stay pending
                 strategy.tell(Trial(number, recorded.space.rank(config), config, "", recorded.measure(config)))
                 number += 1
         batches.append(asked)

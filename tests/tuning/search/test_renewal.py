@@ -1,4 +1,6 @@
-"""A guide is renewed aside, while the one before goes on proposing: the search must not depend on the thread's pace."""
+"""A guide is renewed in the background while the previous one keeps proposing: results must not depend on thread
+timing.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ TRIALS = 60
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The space counts as a large one, of which a pool is drawn."""
+    """Treat the space as a large one, from which a pool is drawn."""
     for name, value in {"WHOLE": 100, "DRAWN": 200}.items():
         monkeypatch.setattr(model_module, name, value)
 
 
 class Lazily(Future[Any]):
-    """Work that is done when its result is wanted: the slowest thread there is."""
+    """Work that is done when its result is needed: the slowest possible thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ def at_once(work: Callable[[], Any]) -> Future[Any]:
 
 def trial(recorded: RecordedSpace, number: int, rank: int) -> Trial:
     config = recorded.space.at(rank)
-    # Of some trials nothing is learned: they must not be proposed again either.
+    # Nothing is learned from some trials: they must not be proposed again either.
     unsettled = Measurement(Verdict.UNSTABLE, "no two runs agree") if number % 7 == 6 else None
     return Trial(number, rank, config, "", unsettled or recorded.measure(config))
 
@@ -54,8 +56,9 @@ def trial(recorded: RecordedSpace, number: int, rank: int) -> Trial:
 def windowed(
     strategy: Strategy, recorded: RecordedSpace, again: Callable[..., Strategy] = lambda old, *_: old
 ) -> list[int]:
-    """The ranks of a search that has up to six trials under way and asks for three; `again` may replace it after an
-    ask."""
+    """The ranks of a search that has up to six trials in flight and asks for three; `again` may replace it after an
+    ask.
+    """
     ranks: list[int] = []
     trials: list[Trial] = []
     while len(trials) < TRIALS:

@@ -1,4 +1,4 @@
-"""The benchmark of search runs as its page shows it, here on little."""
+"""The search benchmark runs as its page shows it, here on a small recording."""
 
 from __future__ import annotations
 

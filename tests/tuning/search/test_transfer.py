@@ -28,7 +28,7 @@ def run(strategy: Model, recorded: RecordedSpace, trials: int) -> None:
 
 @pytest.fixture(scope="module")
 def cold(recorded: RecordedSpace) -> list[float]:
-    """How a search does that knows of no earlier study, for each of some seeds."""
+    """The score of a search without any earlier study, for several seeds."""
     return [mean(replay(recorded, Contest("model", 15), seed)) for seed in range(4)]
 
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# With this macro an instruction is done one product after the other: for machines that lack it.
+# With this macro defined, an instruction is emulated one product at a time, for machines that lack it.
 EMULATED = "DEEPGEN_EMULATED"
-_HALF = 128  # what makes signed bytes unsigned
+_HALF = 128  # offset that makes signed bytes unsigned
 
 
 @dataclass(frozen=True)
 class Dot:
-    """sums[j] += the sum of left[k] * right[j * depth + k] over k < depth, for j < lanes; or, with `each`, of
-    left[j * depth + k] * right[j * depth + k].
+    """sums[j] += the sum of left[k] * right[j * depth + k] over k < depth, for j < lanes; or, with `each`, of left[j *
+    depth + k] * right[j * depth + k].
 
-    So left lies along k, and right lies along k, then along j; with `each` both do. `text` is the result as an
-    expression of C over the vectors `sums`, `left` and `right`. `loaded` is how left and right are read from a pointer,
-    and `spread` one that repeats `group`, an i32 with all of left.
+    So left is contiguous along k, and right along k, then along j; with `each` both are. `text` is the result as a C
+    expression over the vectors `sums`, `left` and `right`. `loaded` is how left and right are read from a pointer, and
+    `spread` is a left vector that repeats `group`, an i32 that holds all of left.
 
-    Where an instruction adds too much, `excess` is what it adds to `sums` beyond the products, which depends on right
-    only, and `over` is the result with that in it.
+    If an instruction adds too much, `excess` is what it adds to `sums` beyond the products, which depends on right
+    only, and `over` is the result that still includes it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Dot:
 
     @property
     def whole(self) -> int:
-        """How many steps along what is summed over it takes at once."""
+        """How many steps along the reduced dimension it takes at once."""
         return self.depth * self.lanes if self.each else self.depth
 
     @property
@@ -68,7 +68,7 @@ def _x86(name: str, feature: str, left: str, right: str, result: str, bits: int,
 
 
 def _signed(name: str, feature: str, bits: int, dp: str) -> Dot:
-    """Left is made unsigned by adding 128 to it; what that adds to the sums is taken off again."""
+    """Left is made unsigned by adding 128; what that adds to the sums is subtracted again."""
     half = f"_mm{bits}_set1_epi32((i32)0x80808080u)"
     over = f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_xor_si{bits}(left, {half}), right)"
     text = f"_mm{bits}_sub_epi32({over}, _mm{bits}_{dp}(_mm{bits}_setzero_si{bits}(), {half}, right))"
@@ -97,7 +97,7 @@ DOTS: Mapping[str, Dot] = {dot.name: dot for dot in (*_GROUPED, *_EACH)}
 
 
 def function(dot: Dot) -> str:
-    """The C function of a dot product, by the instruction or, where that is asked for, without it."""
+    """The C function of a dot product: by the instruction or, with the macro, emulated."""
     wide = {"bf16": "widen_bf16"}
     place = f"j * {dot.depth} + k"
     product = " * ".join(
@@ -122,7 +122,7 @@ def function(dot: Dot) -> str:
 
 
 def functions_with_excess(dot: Dot) -> str:
-    """The function of a dot product that leaves its excess in the sums, and the one that sums up the excess alone."""
+    """The function of a dot product that leaves its excess in the sums, and one that sums up the excess alone."""
     factor = f"({dot.result})(factors[k] + {_HALF})"
     over = replace(dot, name=f"{dot.name}_over", text=dot.over)
     text = function(over).replace(f"({dot.result})(factors[k])", factor)

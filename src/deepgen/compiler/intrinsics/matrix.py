@@ -3,11 +3,11 @@
 To add one, add an entry to the table; the table's tests cover it. Instructions differ in how lanes hold
 sums (`Fragment`), and in how they load operands:
 
-- NVIDIA's matrices are 16 rows of 32 bytes of the first operand and 8 rows of 32 bytes of the second one, along what is
-  summed over, and a warp loads them together. Four warps may do more at once: each has its own 16 rows, and all have
-  the same columns, up to 256, which the matrix units read from shared memory themselves; rows too, where they lie there
-  in lines.
-- Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along what is summed over.
+- NVIDIA's matrices are 16 rows of 32 bytes of the first operand and 8 rows of 32 bytes of the second one, along the
+  reduced dimension, and a warp loads them together. Four warps may multiply larger ones at once: each has its own 16
+  rows, and all share the same columns, up to 256, which the matrix units read directly from shared memory; they read
+  rows from there too, if these are stored in lines.
+- Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along the reduced dimension.
 
 An entry describes one instruction completely: `text` is how CUDA and HIP call it (with `matrices.h`), `alone` is how
 to wait for its products and fence them. Passes and rules use these properties, never the name.
@@ -22,12 +22,13 @@ from deepgen.operators.expr.index import Index
 from deepgen.targets import Cuda, Gpu
 from deepgen.vocabulary import BadInput, dtype
 
-LINE_BYTES = 128  # of shared memory, as products of four warps read it
+LINE_BYTES = 128  # of shared memory, as read by products of four warps
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What threads do about copies and products that run on their own; a wait has how many groups may continue."""
+    """Synchronization of asynchronous copies and products; a wait has the number of groups that may still be
+    running."""
 
     start: str
     pending: int | None = None
@@ -39,13 +40,13 @@ class Signal:
 
 @dataclass(frozen=True)
 class Alone:
-    """Products that run on their own, and read operands from shared memory themselves: the calls around them, and how
-    operands lie. Such chips let a launch begin while the one before still runs."""
+    """Asynchronous products, which read operands directly from shared memory: the calls around them, and how operands
+    are laid out. Chips with such products let a launch begin while the one before still runs."""
 
-    begin: Signal = Signal("products_begin")  # what was written to registers before is seen
-    commit: Signal = Signal("products_commit")  # products since the last one are a group
-    wait: str = "products_wait"  # until no more than so many groups run
-    ready: Signal = Signal("writes_ready")  # what threads wrote to shared memory is seen
+    begin: Signal = Signal("products_begin")  # earlier writes to registers become visible
+    commit: Signal = Signal("products_commit")  # products since the last commit become a group
+    wait: str = "products_wait"  # until no more than this many groups run
+    ready: Signal = Signal("writes_ready")  # threads' writes to shared memory become visible
     align: int = 1024  # bytes: eight lines, which are swizzled by their number
     lines: int = 8
     swizzle: int = 3
@@ -56,8 +57,8 @@ class Alone:
 
 @dataclass(frozen=True)
 class MatrixLoad:
-    """What lanes load together. `source` is where a byte of a lane comes from: the number of the place that is asked
-    for, the lane that asks for it, and the byte there."""
+    """A load by several lanes together. `source` gives where a byte of a lane comes from: the index of the place, the
+    lane whose address is used, and the byte there."""
 
     name: str
     lanes: int
@@ -65,7 +66,7 @@ class MatrixLoad:
     source: Callable[[int, int], tuple[int, int, int]] = field(compare=False)
 
 
-# By a warp.
+# Loads by a warp.
 LOAD = MatrixLoad("load_matrices", 32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane // 4, lane % 4 * 4 + byte % 4))
 LOAD_TRANSPOSED = MatrixLoad(
     "load_matrices_turned",
@@ -76,21 +77,21 @@ LOAD_TRANSPOSED = MatrixLoad(
 
 
 def load_own(words: int) -> MatrixLoad:
-    """By each lane, from one place."""
+    """A load by each lane, from one place."""
     return MatrixLoad(f"load_own<{words}>", 1, words, lambda lane, byte: (0, lane, byte))
 
 
 def load_each(of: str, places: int) -> MatrixLoad:
-    """By each lane, an element from each of so many places."""
+    """A load by each lane, of one element from each of this many places."""
     size = dtype(of).bytes
     return MatrixLoad(f"load_each<{of}>", 1, places * size // 4, lambda lane, byte: (byte // size, lane, byte % size))
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Which sums of a product a lane has: rows are `halves` times `rows`, columns `groups` times `quads` times `run`.
+    """Which sums of a product a lane holds: rows are `halves` times `rows`, columns `groups` times `quads` times `run`.
 
-    A lane has one of `rows` and one of `quads`; of these, the former chooses among neighbouring lanes if `across`.
+    A lane holds one of `rows` and one of `quads`; if `across`, neighbouring lanes differ in the former.
     """
 
     halves: int
@@ -106,16 +107,17 @@ class Fragment:
 
     @property
     def sums(self) -> int:
-        """That a lane holds."""
+        """The number of sums that a lane holds."""
         return self.halves * self.groups * self.run
 
     @property
     def splits(self) -> tuple[int, ...]:
-        """By which columns are split: a lane's neighbours, and before that lanes if it has several groups of these."""
+        """Factors by which columns are split: into neighbours in a lane and, if a lane has several groups of these,
+        across lanes."""
         return (self.quads, self.run) if self.groups > 1 else (self.run,)
 
     def held(self, flat: Index) -> tuple[Index, Index]:
-        """Which of a lane's numbers an element of a matrix is, and which lane's; rows follow each other in `flat`."""
+        """The index in its lane of an element of a matrix, and the lane. `flat` is row-major."""
         columns = self.groups * self.quads * self.run
         half = self.rows * columns
         number = flat // half * (self.groups * self.run)
@@ -129,8 +131,9 @@ class Fragment:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """`instruction` is what PTX or the compiler for AMD's chips calls it; where `warps` do it together, `{n}` in it are
-    their columns. `sm` is the least compute capability that has it, `arches` are the chips of AMD's that have it."""
+    """`instruction` is its name in PTX or in the compiler for AMD's chips; if `warps` execute it together, `{n}` in it
+    stands for their columns. `sm` is the least compute capability that has it, `arches` are the AMD chips that have
+    it."""
 
     name: str
     operand: str
@@ -144,7 +147,7 @@ class MatrixProduct:
     arches: tuple[str, ...] = ()
     warps: int = 1
     alone: Alone | None = None
-    share: tuple[float, float] = (1.0, 1.0)  # of Hopper's peak; the second where it is waited for an iteration late
+    share: tuple[float, float] = (1.0, 1.0)  # of Hopper's peak; the second if it is waited for one iteration late
 
     @property
     def lanes(self) -> int:
@@ -157,7 +160,7 @@ class MatrixProduct:
 
     @property
     def run(self) -> int:
-        """Elements along what is summed over that are loaded at once: 16 bytes, or what a lane has of a row."""
+        """Elements along the reduced dimension that are loaded at once: 16 bytes, or a lane's part of a row."""
         return self.k * self.m // self.lanes if self.own else self.k // 2
 
     @property
@@ -166,20 +169,21 @@ class MatrixProduct:
 
     @property
     def line(self) -> int:
-        """Elements of a line of shared memory."""
+        """Elements per line of shared memory."""
         return LINE_BYTES // dtype(self.operand).bytes
 
     def words(self, rows: int) -> int:
-        """That a lane holds of an operand with so many rows or columns."""
+        """Words that a lane holds of an operand with this many rows or columns."""
         return rows * self.step_bytes // self.lanes // 4
 
     @property
     def transposes(self) -> bool:
-        """Whether operands may lie along rows or columns: elements are then transposed while they are loaded."""
+        """Whether operands may be contiguous along rows or columns: elements are then transposed while they are
+        loaded."""
         return dtype(self.operand).bytes == 2 or self.run == 1
 
     def operand_at(self, row: int, step: int, *, is_first: bool) -> tuple[int, int]:
-        """Which lane has an element of an operand, and which of that lane's elements it is."""
+        """The lane that holds an element of an operand, and the element's index in that lane."""
         if self.own:
             return step // self.run * (self.m if is_first else self.n) + row, step % self.run
         each = 4 // dtype(self.operand).bytes
@@ -188,23 +192,23 @@ class MatrixProduct:
         return row % 8 * 4 + word % 4, number * each + step % each
 
     def sum_at(self, row: int, column: int) -> tuple[int, int]:
-        """The same of the sums."""
+        """The same for sums."""
         number, lane = self.fragment.held(Index((), row * self.n + column))
         return lane.constant, number.constant
 
     def share_of_peak(self, arch: str, late: bool) -> float:
-        """What it comes to of the matrix units' rate."""
+        """The share of the matrix units' peak that it reaches."""
         return self.share[late] if arch.startswith("sm_90") else 1.0
 
     def on(self, gpu: Gpu) -> bool:
-        """Whether a chip has it. Products of four warps are Hopper's own: other chips dropped them."""
+        """Whether a chip has it. Only Hopper has products of four warps: later chips dropped them."""
         if not isinstance(gpu, Cuda):
             return gpu.arch in self.arches and gpu.warp % self.lanes == 0
         return not self.own and gpu.sm >= self.sm and (self.warps == 1 or gpu.arch == "sm_90a")
 
     @property
     def text(self) -> str:
-        """What defines the function that kernels call: `name(sums, rows, columns)`."""
+        """The definition of the function that kernels call: `name(sums, rows, columns)`."""
         formats = f"{self.name}, {self.sum}, {self.operand}"
         if not self.own:
             return f'DG_PRODUCT({formats}, {self.k}, "{self.instruction}")'
@@ -218,7 +222,7 @@ _PAIRS = Fragment(halves=2, rows=8, groups=1, quads=4, run=2)
 _FOURS = Fragment(halves=1, rows=16, groups=1, quads=4, run=4, across=True)
 _ONE = Fragment(halves=1, rows=1, groups=1, quads=1, run=1)
 _CDNA = ("gfx908", "gfx90a", "gfx942")
-_WITHOUT = ("gfx906", "gfx1030", "gfx1100")  # matrix units that are served here
+_WITHOUT = ("gfx906", "gfx1030", "gfx1100")  # supported chips without matrix units
 
 
 def _nvidia(name: str, operand: str, sums: str, k: int, instruction: str) -> MatrixProduct:
@@ -247,7 +251,7 @@ _ALL = (
     _amd("mfma_i8", "i8", "i32", 16, "mfma_i32_16x16x16i8", _CDNA[:2]),
     _amd("mfma_i8_long", "i8", "i32", 32, "mfma_i32_16x16x32_i8", _CDNA[2:]),
     _amd("mfma_f32", "f32", "f32", 4, "mfma_f32_16x16x4f32", _CDNA),
-    # One lane's own sum: dot products of the chips without matrix units.
+    # A lane's own sum: dot products on chips without matrix units.
     MatrixProduct("dot_f16", "f16", "f32", 1, 1, 2, "fdot2", _ONE, arches=_WITHOUT),
     MatrixProduct("dot_i8", "i8", "i32", 1, 1, 4, "sdot4", _ONE, arches=_WITHOUT),
 )  # fmt: skip
@@ -262,9 +266,9 @@ def matrix_product(name: str) -> MatrixProduct:
 
 @dataclass(frozen=True)
 class WideProduct:
-    """A product of four warps: its columns, and `leading`, the bytes between blocks of 64 of them where columns are
-    neighbours in shared memory; 0 where what is summed over is. `apart` are the bytes between groups of eight rows,
-    where these are read from shared memory too; 0 where they are in registers."""
+    """A product of four warps: its columns; `leading`, the bytes between blocks of 64 columns if columns are contiguous
+    in shared memory, or 0 if the reduced dimension is; and `apart`, the bytes between groups of eight rows if these are
+    read from shared memory too, or 0 if they are in registers."""
 
     intrinsic: MatrixProduct
     columns: int
@@ -272,11 +276,11 @@ class WideProduct:
     apart: int = 0
 
     def row_place(self, row: int, k: int) -> int:
-        """Where an element of the first operand lies, in elements from its first one."""
+        """The offset of an element of the first operand from its first one, in elements."""
         return row // 8 * (self.apart // self._bytes) + row % 8 * self.intrinsic.line + k
 
     def column_place(self, column: int, k: int) -> int:
-        """The same of the second operand."""
+        """The same for the second operand."""
         if not self.leading:
             return column * self.intrinsic.line + k
         block, inside = divmod(column, self.intrinsic.line)
@@ -293,7 +297,8 @@ class WideProduct:
 
     @property
     def text(self) -> str:
-        """The same as of other products: columns are a place in shared memory, rows are one or are in registers."""
+        """The definition, as for other products: columns are a place in shared memory; rows are one too, or are in
+        registers."""
         count, kind, sum_ = self.columns // 2, self.intrinsic.operand, self.intrinsic.sum
         whole = sum_ == "i32"
         sums = ", ".join(f"%{n}" for n in range(count))
@@ -308,7 +313,7 @@ class WideProduct:
             rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
             inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
             head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
-        # Integers are neither negated nor transposed.
+        # Integer operands can be neither negated nor transposed.
         modes = "add" if whole else f"add, 1, 1, {transposed}{int(self.leading > 0)}"
         head = f"DG_DEVICE void {self.name}({sum_}* d, {head}, u32 b) {{"
         lines = [

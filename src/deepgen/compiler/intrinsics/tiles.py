@@ -1,8 +1,8 @@
 """Tile instructions (registers that hold small matrices), as data. To add one, add an entry to this table.
 
-A tile of the first operand has rows of 64 bytes along what is summed over. One of the second has 16 rows, each a group
-of 4 bytes along what is summed over for each of 16 columns. Several accumulator tiles are kept, so that each loaded
-tile is used for several products.
+A tile of the first operand has rows of 64 bytes along the reduced dimension. A tile of the second has 16 rows, each
+with a group of 4 bytes along the reduced dimension for each of 16 columns. Several accumulator tiles are kept, so that
+each loaded tile is used for several products.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from deepgen.compiler.intrinsics.dots import EMULATED, Dot
 REGISTERS = 8
 MOST_ROWS = 16
 GROUPS = 16  # in a row of a tile
-DOUBLE_BUFFER = 2  # tiles of the first operand that are held: one is loaded while products with the other run
-HEADERS = ("tiles.h", "emulate.h")  # that families of templates share
+DOUBLE_BUFFER = 2  # tiles of the first operand: one is loaded while products with the other run
+HEADERS = ("tiles.h", "emulate.h")  # shared with template families
 _ROW_BYTES = 64
 
 
@@ -25,7 +25,7 @@ _ROW_BYTES = 64
 class TileProduct:
     """sums[i, j] += the sum of left[i, k] * right[j, k] over k < whole, for i < rows and j < lanes.
 
-    `rows` are as many as a kernel wants, up to 16.
+    A kernel chooses `rows`, up to 16.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TileProduct:
     right: str
     result: str
     depth: int  # of a group
-    macros: tuple[tuple[str, int], ...]  # that tell the headers which instruction it is
+    macros: tuple[tuple[str, int], ...]  # that select the instruction in the headers
 
     @property
     def lanes(self) -> int:
@@ -47,7 +47,7 @@ class TileProduct:
 
 @dataclass(frozen=True)
 class TileBlock:
-    """So many tiles of sums, `down` by `across`, each with so many rows."""
+    """Accumulator tiles, `down` by `across`, each with `rows` rows."""
 
     tile: TileProduct
     down: int
@@ -59,7 +59,7 @@ class TileBlock:
         return f"{self.tile.name}_{self.down}x{self.across}x{self.rows}"
 
     def functions(self) -> str:
-        """What kernels call: once for each thread, before and after the steps of a sum, and at each step."""
+        """The functions that kernels call: once per thread, before and after the steps of a sum, and at each step."""
         sums, left, right = self._registers()
         zero = " ".join(f"tile_zero({t});" for row in sums for t in row)
         store = " ".join(
@@ -97,7 +97,7 @@ static inline void {self.name}(const {self.tile.left} *left, i64 row, i64 below,
 
 @dataclass(frozen=True)
 class TileCall:
-    """What is done with all sums of a block: they begin as zeros, or are stored."""
+    """An operation on all sums of a block: they are set to zero, or stored."""
 
     block: TileBlock
     does: str
@@ -125,13 +125,13 @@ Instruction = Dot | TileProduct
 
 
 def block_of(name: str, extents: Sequence[int]) -> TileBlock:
-    """What loops of these extents do, from the one over tiles inwards."""
+    """The block of loops with these extents, from the loop over tiles inwards."""
     down, rows, across, *_ = extents
     return TileBlock(TILES[name], down, across, rows)
 
 
 def include(tile: TileProduct) -> str:
-    """What a file with this instruction begins with: one of them for a file."""
+    """The text at the beginning of a file that uses this instruction; a file can use only one."""
     macros = "\n".join(f"#define {name} {value}" for name, value in tile.macros)
     return f"""#ifdef {EMULATED}
 #define EMULATE

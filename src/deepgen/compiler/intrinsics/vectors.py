@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-PRODUCTS = "products"  # beside the types of vectors: the function that adds products to them
+PRODUCTS = "products"  # name, beside the vector types, of the function that adds products to them
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
@@ -19,16 +19,16 @@ _LETTERS = {"i8": "b", "u8": "b", "i16": "w", "u16": "w", "i32": "d"}
 _BYTES = {"b": 1, "w": 2, "d": 4}
 _PAIRS = (("i8", "i16"), ("u8", "i16"), ("i8", "i32"), ("u8", "i32"), ("i16", "i32"), ("u16", "i32"), ("i32", "u16"))
 _KINDS = {f"{to}_of_{of}": (of, to) for of, to in _PAIRS}
-_X86_BYTES = 64  # of the registers whose instructions are known here
+_X86_BYTES = 64  # of the registers whose instructions are listed here
 
 
 def conversion(of: str, to: str) -> str | None:
-    """The name of a conversion as a kind of vectors, where there is a function for it."""
+    """The name of a conversion as a kind of vectors, or None if there is no function for it."""
     return f"{to}_of_{of}" if (of, to) in _PAIRS else None
 
 
 def formats(kind: str) -> tuple[str, str] | None:
-    """What a kind of vectors converts, and what to; None if it is not a conversion."""
+    """The source and target formats of a kind of vectors; None if it is not a conversion."""
     return _KINDS.get(kind)
 
 
@@ -36,7 +36,7 @@ def conversion_function(kind: str, lanes: int) -> str:
     of, to = _KINDS[kind]
     x86 = _x86(of, to, lanes)
     by_x86 = f"#if defined(__AVX512BW__) && !defined(__clang__)\n    return {x86};\n#el" if x86 else "#"
-    # In two steps: gcc makes numbers four times as large one by one.
+    # In two steps: gcc widens to four times the size one lane at a time.
     halfway = f"__builtin_convertvector(x, i16x{lanes})" if (_LETTERS[of], to) == ("b", "i32") else "x"
     return f"""static inline {to}x{lanes} {kind}x{lanes}({of}x{lanes} x) {{
 {by_x86}if defined(__aarch64__) && !defined(__clang__)
@@ -51,7 +51,7 @@ def conversion_function(kind: str, lanes: int) -> str:
 
 
 def _x86(of: str, to: str, lanes: int) -> str | None:
-    """By the one instruction for a whole register."""
+    """One instruction for a whole register."""
     letters = _LETTERS[of] + _LETTERS[to]
     if max(_BYTES[letter] for letter in letters) * lanes != _X86_BYTES:
         return None
@@ -80,7 +80,8 @@ def shuffle_function(name: str, lanes: int) -> str:
 
 
 def _alternate(head: str, vector: str, lanes: int) -> str:
-    """The second half is taken from a vector that ends with the last element: nothing beyond that one is read."""
+    """Every other element. The second half is taken from a vector that ends with the last element: nothing beyond it is
+    read."""
     chosen = ", ".join(str(2 * n + (n >= lanes // 2)) for n in range(lanes))
     each = ", ".join(f"from[{2 * n}]" for n in range(lanes))
     with_shuffles = f"    return __builtin_shufflevector(at_{vector}(from), at_{vector}(from + {lanes - 1}), {chosen});"
@@ -88,7 +89,7 @@ def _alternate(head: str, vector: str, lanes: int) -> str:
 
 
 def _interleave(head: str, vector: str, lanes: int, count: int) -> str:
-    """Halves of pairs again and again: vectors stay as long as they are, which compilers know instructions for."""
+    """Interleaves halves of pairs, repeatedly: vectors keep their length, for which compilers know instructions."""
     lines: list[str] = []
 
     def interleaved(names: Sequence[str]) -> list[str]:
@@ -113,12 +114,12 @@ _SHUFFLES = "defined(__clang__) || __GNUC__ >= 12"
 
 
 def either(head: str, with_shuffles: Sequence[str], without: str, end: str = "}\n", test: str = _SHUFFLES) -> str:
-    """A function that is written with the compiler's shuffles of vectors, and without."""
+    """A function written both with the compiler's vector shuffles and without them."""
     return "\n".join([head, f"#if {test}", *with_shuffles, "#else", without, "#endif", end])
 
 
 def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
-    """The lines that define the vector types which a text uses, and functions of them."""
+    """The lines that define the vector types that a text uses, and functions on them."""
     stored = sorted(lanes for kind, lanes in used if kind == "u16")
     products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
     called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
@@ -148,13 +149,13 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
 
 _NAME = "transpose"
 _UNITS = {4: "u32", 8: "u64"}
-_LANE = 16  # bytes: CPUs shuffle within so many, and move pieces of as many
+_LANE = 16  # bytes: CPUs shuffle within this many, and move pieces of this size
 _MOST = 64  # bytes of a row
 
 
 @dataclass(frozen=True)
 class Square:
-    """So many rows of as many units, which have so many bytes."""
+    """A square of `side` rows of `side` units, each of `unit` bytes."""
 
     side: int
     unit: int
@@ -165,11 +166,11 @@ class Square:
 
     @property
     def there(self) -> bool:
-        """Whether there is a function for it: rows are whole vectors."""
+        """Whether there is a function for it: its rows must be whole vectors."""
         return self.unit in _UNITS and self.side * self.unit in (_LANE, 2 * _LANE, _MOST)
 
     def function(self) -> str:
-        """It takes two places, and how many bytes rows of each lie apart."""
+        """The function takes two places, and the number of bytes between rows of each."""
         kind, side = _UNITS[self.unit], self.side
         parameters = "void *restrict to, const void *restrict from, i64 to_step, i64 from_step"
         row = f"{kind} row __attribute__((vector_size({side * self.unit}), aligned(1), may_alias))"
@@ -186,7 +187,7 @@ class Square:
         for (int j = 0; j < {side}; j++)
             memcpy((char *)to + i * to_step + j * {self.unit},
                    (const char *)from + j * from_step + i * {self.unit}, {self.unit});"""
-        # On RISC-V every such shuffle is a gather with indices from memory.
+        # On RISC-V each of these shuffles is a gather with indices from memory.
         test = f"({_SHUFFLES}) && !defined(__riscv)"
         return either(f"static inline void {self.name}({parameters}) {{", lines, without, test=test)
 
@@ -200,13 +201,14 @@ class _Shuffles:
     lines: list[str]
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
-        """First within 16 bytes, by interleaving pairs; then these change places between vectors."""
+        """Transposes first within 16 bytes, by interleaving pairs; then blocks of 16 bytes are exchanged between
+        vectors."""
         blocks = [self.within_lanes(rows[start : start + self.within]) for start in range(0, self.side, self.within)]
         pieces = [self.between_lanes(vectors) for vectors in zip(*blocks, strict=True)]
         return [name for names in zip(*pieces, strict=True) for name in names]
 
     def within_lanes(self, rows: Sequence[str]) -> list[str]:
-        """Vectors that have, in each 16 bytes, a column of what the rows have there."""
+        """Vectors whose 16-byte blocks each hold a column of the rows' corresponding blocks."""
         if len(rows) == 1:
             return list(rows)
         run, half = self.within // len(rows), self.within // 2
@@ -219,7 +221,7 @@ class _Shuffles:
         return out
 
     def between_lanes(self, vectors: Sequence[str]) -> list[str]:
-        """Vectors that have the first 16 bytes of all of them, the second ones, and so on."""
+        """Vectors that hold the first 16 bytes of all of them, the second 16 bytes, and so on."""
         if len(vectors) == 1:
             return list(vectors)
         out = []

@@ -33,13 +33,13 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Compare, Const, Place, Read, Select, Value, substituted, with_reads
 from deepgen.vocabulary import BadInput, dtype
 
-OWNED = ("shared", "global")  # scopes in which each element has one thread that writes it
-_MOST_CARRIED = 32  # numbers of a thread
+OWNED = ("shared", "global")  # scopes in which each element is written by one thread
+_MOST_CARRIED = 32  # numbers per thread
 
 
 @dataclass(frozen=True)
 class Builder:
-    """The loops of stages; for GPUs, reductions that threads share and scans by lanes too."""
+    """The loops of stages; for GPUs, also reductions across threads and scans across lanes."""
 
     state: State
     gpu: bool = False
@@ -53,7 +53,7 @@ class Builder:
         return Function(self.state.expression.name, inputs, outputs, body)
 
     def computed(self, planned: Planned, rest: Stmt) -> Stmt:
-        """A stage, and what follows where it is there."""
+        """A stage and the code after it, within the buffer's lifetime."""
         body = sequence(self.nest(planned, planned.loops), rest)
         if planned.stage.name in self.state.expression.outputs:
             return body
@@ -61,7 +61,7 @@ class Builder:
         return Alloc(held_by_lanes(whole) if self.by_lanes(planned) else whole, body)
 
     def by_lanes(self, planned: Planned) -> bool:
-        """Whether its elements are spread over lanes as its layout says."""
+        """Whether its elements are distributed over lanes according to its layout."""
         return self.gpu and planned.scope == "warp" and not planned.tensorized
 
     def nest(self, planned: Planned, loops: Sequence[Loop], started: bool = False) -> Stmt:
@@ -82,7 +82,7 @@ class Builder:
         return self.loop(planned, loops[0], self.nest(planned, loops[1:], started))
 
     def loop(self, planned: Planned, loop: Loop, body: Stmt) -> Stmt:
-        """One loop of a stage, with what is computed at it."""
+        """One loop of a stage, including the stages computed at it."""
         for inner in reversed(self.state.computed_at(planned.stage.name, loop.name)):
             body = self.computed(inner, body)
         return For(loop.variable, loop.extent, self.kind(planned, loop), body, stage=planned.stage.name)
@@ -93,7 +93,7 @@ class Builder:
         return loop.kind
 
     def start(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
-        """What a reduction starts from, over those of its loops that are left and not reduced."""
+        """Initializes a reduction, over those of the remaining loops that are not reduced."""
         kept = [loop for loop in loops if not loop.reduced]
         names = {loop.variable: iterator(started(loop.variable)) for loop in kept}
         assert planned.stage.reduce
@@ -109,7 +109,7 @@ class Builder:
         return body
 
     def in_tiles(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
-        """Sums that are held in tiles, and stored once all is added up."""
+        """Sums that are held in tiles, and stored once the reduction is complete."""
         inner = [loop for loop in loops if loop.kind in TILES]
         if any(not loop.reduced for loop in loops[: len(loops) - len(inner)]):
             raise BadInput(f"loops of stage {planned.stage.name} inside of its sums run over tiles", allowed="none")
@@ -124,7 +124,7 @@ class Builder:
         return self.indices(planned, [planned.places[axis.name] for axis in planned.stage.axes])
 
     def indices(self, planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:
-        """Places along the axes as indices of the stage's buffer."""
+        """Positions along the axes as indices of the stage's buffer."""
         indices = stored(planned, places)
         return in_lane(buffer_of(planned), indices) if self.by_lanes(planned) else indices
 
@@ -134,7 +134,7 @@ class Builder:
     def store(self, planned: Planned) -> Stmt:
         stage, value = planned.stage, self.value(planned)
         if self.by_lanes(planned) and is_by_lanes(planned):
-            # Each lane has something for all to meet: where there is nothing to scan, what changes nothing.
+            # All lanes must take part: those with nothing to scan contribute the identity.
             assert stage.reduce
             if planned.guards:
                 value = Select(all_of(planned.guards), value, identity(stage.reduce, stage.dtype))
@@ -154,7 +154,7 @@ class Builder:
         return Select(first, value, combined(stage.reduce, last, value))
 
     def joined(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
-        """Each thread reduces its part, and then all together."""
+        """Each thread reduces its part, then the threads combine their results."""
         stage = planned.stage
         assert stage.reduce
         if not all(loop.reduced for loop in loops):
@@ -178,7 +178,8 @@ class Builder:
         return Alloc(part, Seq(steps))
 
     def carried(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
-        """A scan from its first loop on: what it has come to stays in registers, one for each iteration of others."""
+        """A scan from its first loop on: the running value stays in registers, one for each iteration of the other
+        loops."""
         others = [loop for loop in loops if planned.stage.scan not in loop.axes and loop.kind not in BOUND]
         count = prod(loop.extent for loop in others)
         body = self.nest(planned, loops, started=True)
@@ -203,12 +204,12 @@ class Builder:
 
 
 def started(variable: str) -> str:
-    """The variable of the loop that writes what a reduction starts from."""
+    """The variable of the loop that initializes a reduction."""
     return f"{variable}.start"
 
 
 def parameters(state: State) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
-    """The tensors that are given, and the results."""
+    """The input tensors, and the results."""
     expression = state.expression
     inputs = tuple(dense(spec.name, spec.dtype, spec.shape) for spec in expression.tensors)
     stages = [state.stages[name].stage for name in expression.outputs]
@@ -216,7 +217,7 @@ def parameters(state: State) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
 
 
 def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
-    """What a scan reads of itself is what it carries along."""
+    """A scan's reads of its own buffer become reads of the carried value."""
     if not isinstance(statement, Store):
         return with_children(statement, lambda s: _with_carry(s, name, carry, at))
     if statement.buffer != name:
@@ -232,7 +233,7 @@ def dense(name: str, dtype: str, shape: Sequence[int]) -> Buffer:
 
 
 def stored(planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:
-    """Places along the axes as indices of the stage's buffer."""
+    """Positions along the axes as indices of the stage's buffer."""
     if not planned.order:
         return tuple(places)
     return tuple(_divided(places[p.dimension], p) for p in planned.order)
@@ -282,7 +283,8 @@ def _check(statement: Stmt, parallel: str | None, bound: frozenset[str]) -> None
 
 
 def _check_writes(loop: For) -> None:
-    """Every store in it is to a buffer of its own iteration, or to elements that its variable chooses."""
+    """Checks that every store in the loop is to a buffer of its own iteration, or to elements selected by its
+    variable."""
     own = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
     shared = (s for s in walk(loop.body) if isinstance(s, Store) and s.buffer not in own)
     for store in shared:

@@ -1,5 +1,5 @@
-"""Hoists guards: a guard that does not depend on a loop is tested before it, and one that does bounds it. A vector's
-guard is tested once for all its elements."""
+"""Hoists guards: a guard that does not depend on a loop is tested before it, and one that does becomes a loop bound. A
+vector's guard is tested once for all its elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _out_of_loop(loop: For, guard: If) -> Stmt:
 
 
 def limit_of(loop: For, condition: Index) -> Index | None:
-    """Below which the loop's variable keeps to a condition."""
+    """The limit below which the loop's variable satisfies a condition."""
     times = condition.step(loop.variable)
     if loop.kind not in (SERIAL, PARALLEL) or times is None or times >= 0:
         return None
@@ -57,7 +57,7 @@ def limit_of(loop: For, condition: Index) -> Index | None:
 
 
 def edges(body: Stmt, _: Around) -> Stmt:
-    """A vector whose elements are all there is stored at once; only one at the edge asks for each of them."""
+    """A vector that is entirely inside is stored at once; only one at the edge tests each element."""
     body = with_children(body, lambda one: edges(one, _))
     if not (isinstance(body, For) and body.kind == VECTOR and _plain(body.body)):
         return body
@@ -65,19 +65,19 @@ def edges(body: Stmt, _: Around) -> Stmt:
     if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guard.conditions):
         return body
     if all(_all_or_none(body, condition) for condition in guard.conditions):
-        return body  # asked once in any case
+        return body  # tested once in any case
     last = tuple(condition.substitute({body.variable: body.extent - 1}) for condition in guard.conditions)
     return If(last, replace(body, body=guard.then), body)
 
 
 def _all_or_none(loop: For, condition: Index) -> bool:
-    """Whether it holds for all of a vector's elements where it holds for the first."""
+    """Whether it holds for all elements of a vector whenever it holds for the first."""
     first = condition.substitute({loop.variable: 0})
     apart = gcd(*(times for _, times in first.terms))
     return apart > 0 and first.constant % apart >= -(condition.step(loop.variable) or 0) * (loop.extent - 1)
 
 
-MOST_ROOM = 256  # elements beyond a buffer's last row, which what lies beside results may be computed of
+MOST_ROOM = 256  # elements past the end of a buffer's last row that may be read to compute values beside the results
 
 
 def pads(body: Stmt, around: Around) -> Stmt:
@@ -96,9 +96,9 @@ def _with_room(statement: Stmt, room: Mapping[str, int]) -> Stmt:
 
 @dataclass(frozen=True)
 class _Pads(Inside):
-    stages: Mapping[str, str] = field(default_factory=dict)  # whose loops variables are
-    fixed: frozenset[str] = frozenset()  # buffers that are as large as they are
-    room: dict[str, int] = field(default_factory=dict)  # elements that others get beyond their last one
+    stages: Mapping[str, str] = field(default_factory=dict)  # variable -> the stage whose loop it is
+    fixed: frozenset[str] = frozenset()  # buffers whose sizes cannot be changed
+    room: dict[str, int] = field(default_factory=dict)  # elements to be added after the last one of other buffers
 
     def of(self, statement: Stmt) -> Stmt:
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
@@ -120,7 +120,8 @@ class _Pads(Inside):
         return If(tuple(kept), store) if kept else store
 
     def _chooses_elements(self, condition: Index, store: Store) -> bool:
-        """Whether a guard only says which elements there are: one over a reduction's loops keeps terms out of sums."""
+        """Whether a guard only selects which elements exist: one over a reduction's loops also keeps terms out of
+        sums."""
         written = frozenset().union(*(i.iterators for i in store.indices))
         return all(name in written for name in condition.iterators if self.stages[name] == store.buffer)
 
@@ -134,7 +135,8 @@ class _Pads(Inside):
         return all(inside) or (all(inside[:-1]) and bounds.always(simple[-1]) and self._beyond(buffer, simple[-1]) > 0)
 
     def _beyond(self, buffer: str, last: Index) -> int:
-        """How far an index reaches beyond the rows of a buffer that can have room after its last one; 0 for others."""
+        """How far an index reaches past the rows of a buffer that can be enlarged after its last one; 0 for other
+        buffers."""
         of = self.buffers[buffer]
         if of.scope != "global" or buffer in self.fixed or of.strides[-1] != 1:
             return 0
@@ -159,7 +161,7 @@ class _Pads(Inside):
 
 
 def _needs_numbers(value: Value) -> bool:
-    """Whether it must not be computed of what nobody wrote, which may be zero, or no number at all."""
+    """Whether it must not be computed from uninitialized memory, which may be zero or NaN."""
     if isinstance(value, Cast) and value.value.dtype != BOOL:
         return dtype(value.dtype).integer and not dtype(value.value.dtype).integer
     return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer

@@ -1,7 +1,7 @@
 """The loop IR: functions of loops, guards, buffers and stores.
 
-Indices are over the variables of the loops around. A value is one of `operators.expr.nodes`, in which a `Read` names a
-buffer. Once lowered, a vector loop has one store: all its iterations execute at once.
+Indices are over the variables of enclosing loops. A value is a node of `operators.expr.nodes`, in which a `Read` names
+a buffer. Once lowered, a vector loop has one store: all its iterations execute at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ T = TypeVar("T")
 class Buffer:
     """Memory for one tensor: its sizes and strides, in elements.
 
-    `lanes` is set where it is held in variables, each a vector of so many elements; `offset` where it lies in the
-    workspace: that many bytes from the beginning of a thread's part, or of what all threads share.
+    `lanes` is set if it is held in variables, each a vector of this many elements; `offset` if it is in the workspace,
+    in bytes from the beginning of a thread's part, or of the part that all threads share.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Buffer:
     scope: MemoryScope | Literal["parameter", "fragment"]  # fragments are operands of matrix products
     lanes: int = 0
     offset: int | None = None
-    swizzle: int = 0  # of shared memory: how many bits of a place are changed by those of its row
-    ahead: int = 1  # how many there are to be of it, filled in iterations before those that read them
+    swizzle: int = 0  # of shared memory: how many bits of an address are XORed with bits of the row
+    ahead: int = 1  # copies for double buffering: they are filled in iterations before those that read them
 
     @property
     def elements(self) -> int:
@@ -47,18 +47,19 @@ class Buffer:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Its bytes in the workspace, or in shared memory."""
+        """Its byte range in the workspace, or in shared memory."""
         assert self.offset is not None
         return self.offset, self.offset + self.elements * dtype(self.dtype).bytes
 
     @property
     def row_bits(self) -> int:
-        """From which bit of a place in bytes on rows are distinguished; those of less than all banks count together."""
+        """The lowest bit of a byte address that distinguishes rows; rows that together span less than all banks count
+        as one."""
         row = self.sizes[-1] if len(self.strides) < 2 else self.strides[-2]
         return max(7, (row * dtype(self.dtype).bytes).bit_length() - 1)
 
     def swizzled(self, offset: Any) -> Any:
-        """Where an element, or each of an array of them, lies in shared memory."""
+        """The place of an element, or of each in an array of them, in shared memory."""
         if not self.swizzle:
             return offset
         size = dtype(self.dtype).bytes
@@ -75,7 +76,8 @@ class Seq:
 class For:
     """The variable runs from 0 while it is below the extent and below all limits.
 
-    `stage` is whose loop it is; `starts`, where it writes what a reduction starts from, the loop that then continues.
+    `stage` is the stage whose loop it is; `starts`, in a loop that initializes a reduction, is the loop that continues
+    it.
     """
 
     variable: str
@@ -89,7 +91,7 @@ class For:
 
 @dataclass(frozen=True)
 class If:
-    """`then` where none of the conditions is negative, `otherwise` where one is."""
+    """`then` if no condition is negative, otherwise `otherwise`."""
 
     conditions: tuple[Index, ...]
     then: Stmt
@@ -98,7 +100,7 @@ class If:
 
 @dataclass(frozen=True)
 class Alloc:
-    """A buffer that is there while its body runs."""
+    """A buffer that exists while its body runs."""
 
     buffer: Buffer
     body: Stmt
@@ -106,10 +108,10 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Store:
-    """`reduce` is set where the value is combined with what the element holds.
+    """`reduce` is set if the value is combined with the element's old value.
 
-    On a GPU: `joined` where the values of all threads along x are combined so before; `ahead` where a copy to shared
-    memory need not have landed before the next wait.
+    On a GPU: `joined` if the values of all threads along x are first combined in the same way; `ahead` if a copy to
+    shared memory may stay in flight until the next wait.
     """
 
     buffer: str
@@ -122,11 +124,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The threads of a block wait for each other."""
+    """A barrier for the threads of a block."""
 
 
 class Callee(Protocol):
-    """An instruction of the hardware, or a function: the data that say what it does. Its name is that in a text."""
+    """A hardware instruction or a function, described by data. Its name is the one used in emitted text."""
 
     @property
     def name(self) -> str: ...
@@ -134,7 +136,7 @@ class Callee(Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """What is done on places in buffers, and with numbers.
+    """An operation on places in buffers and on numbers.
 
     On a CPU it writes at the first place, and reads at the others.
     """
@@ -146,7 +148,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Fence:
-    """The compiler keeps loads of later statements behind this place, so that they need no registers before."""
+    """Keeps the compiler from hoisting loads of later statements above this point, where they would occupy
+    registers."""
 
 
 Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence | Call"
@@ -174,14 +177,15 @@ class Function:
 
 @dataclass(frozen=True)
 class Launch:
-    """A grid of blocks of threads along x, y and z, and what each thread does. Blocks after these do `beside`."""
+    """A grid of blocks of threads along x, y and z, and the code of each thread. The blocks after these run
+    `beside`."""
 
     name: str
     blocks: tuple[int, int, int]
     threads: tuple[int, int, int]
     body: Stmt
     shared_bytes: int = 0
-    align: int = 1  # bytes that shared memory begins at a multiple of
+    align: int = 1  # alignment of shared memory in bytes
     beside: tuple[Launch, ...] = ()
 
     @property
@@ -190,14 +194,14 @@ class Launch:
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Of the indices of the grid."""
+        """The ranges of the grid indices."""
         extents = dict(zip((*BLOCKS, *THREADS), (*self.blocks, *self.threads), strict=True))
         return {tag: (0, extent - 1) for tag, extent in extents.items()}
 
 
 @dataclass(frozen=True)
 class Program:
-    """Launches in their order. `scratch` are stages that one launch leaves for another."""
+    """Launches in order. `scratch` are stages that one launch leaves for another."""
 
     name: str
     inputs: tuple[Buffer, ...]
@@ -215,7 +219,8 @@ Lowered: TypeAlias = "Function | Program"
 
 @dataclass(frozen=True)
 class Machine:
-    """What passes ask of a target: the size of a CPU's vectors; the lanes of a GPU's warp, 0 for a CPU."""
+    """What passes need to know about a target: the size of a CPU's vectors, and the lanes of a GPU's warp, 0 for a
+    CPU."""
 
     vector_bytes: int = 16
     warp: int = 0
@@ -223,7 +228,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Around:
-    """What lies around a body: the whole, the ranges of the grid's indices, and the machine."""
+    """The context of a body: the whole program, the ranges of grid indices, and the machine."""
 
     whole: Lowered
     ranges: Mapping[str, tuple[int, int]]
@@ -231,7 +236,7 @@ class Around:
 
 
 def sequence(*statements: Stmt) -> Stmt:
-    """Statements one after the other, without nesting."""
+    """Statements in sequence, without nesting."""
     flat = [inner for s in statements for inner in (s.body if isinstance(s, Seq) else (s,))]
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
@@ -259,18 +264,18 @@ def walk(statement: Stmt) -> Iterator[Stmt]:
 
 
 def calls(statement: Stmt, kind: type[T]) -> Iterator[tuple[T, tuple[Read, ...]]]:
-    """What is called of one kind, with its places."""
+    """All calls of one kind, with their places."""
     return ((s.what, s.places) for s in walk(statement) if isinstance(s, Call) and isinstance(s.what, kind))
 
 
 def held_in(statement: Stmt, scopes: Sequence[str]) -> frozenset[str]:
-    """The buffers in these scopes that a statement has for itself."""
+    """The buffers in these scopes that a statement allocates itself."""
     buffers = (s.buffer for s in walk(statement) if isinstance(s, Alloc))
     return frozenset(buffer.name for buffer in buffers if buffer.scope in scopes)
 
 
 def with_children(statement: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
-    """The statement with each statement in it changed."""
+    """The statement with each child statement changed."""
     if isinstance(statement, Seq):
         return sequence(*(change(s) for s in statement.body))
     if isinstance(statement, (For, Alloc)):
@@ -300,7 +305,7 @@ def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
 
 
 def with_accesses(statement: Stmt, change: Callable[[str, tuple[Index, ...]], tuple[Index, ...]]) -> Stmt:
-    """The statement with other indices wherever itself reads or writes: `change` has the buffer's name and those."""
+    """The statement with other indices in its own reads and writes: `change` gets the buffer's name and the indices."""
 
     def place(read: Read) -> Read:
         return replace(read, indices=change(read.tensor, read.indices))
@@ -314,7 +319,7 @@ def with_accesses(statement: Stmt, change: Callable[[str, tuple[Index, ...]], tu
 
 
 def accesses(statement: Stmt) -> tuple[Read, ...]:
-    """The places that a statement itself reads and then writes; of a call, all of its places in their order."""
+    """The places that a statement itself reads and then writes; for a call, all of its places in order."""
     if isinstance(statement, Store):
         return (*reads(statement.value), Read(statement.buffer, statement.indices, statement.value.dtype))
     return statement.places if isinstance(statement, Call) else ()
@@ -326,19 +331,19 @@ def used(statement: Stmt) -> set[str]:
 
 
 def written_in(statement: Stmt) -> set[str]:
-    """The buffers that are written in a statement: by stores, and by calls at their first place."""
+    """The buffers that a statement writes: by stores, and by calls at their first place."""
     return {accesses(s)[-1 if isinstance(s, Store) else 0].tensor for s in walk(statement) if accesses(s)}
 
 
 def read_in(statement: Stmt) -> set[str]:
-    """The buffers that are read in a statement, other than at the first places of calls."""
+    """The buffers that a statement reads, other than at the first places of calls."""
     parts = ((accesses(s)[:-1] if isinstance(s, Store) else accesses(s)[1:]) for s in walk(statement))
     return {read.tensor for part in parts for read in part}
 
 
 @dataclass(frozen=True)
 class Inside:
-    """What lies around a statement: buffers, and the ranges of loops."""
+    """The context of a statement: buffers, and the ranges of loops."""
 
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     bounds: IndexBounds = field(default_factory=IndexBounds)
@@ -352,12 +357,12 @@ class Inside:
 
 
 def at(read: Read, by: Mapping[str, Index | int]) -> Read:
-    """What is read where iterators are those indices."""
+    """The read with iterators replaced by these indices."""
     return replace(read, indices=tuple(i.substitute(by) for i in read.indices))
 
 
 def offset(buffer: Buffer, indices: Sequence[Index]) -> Index:
-    """How many elements from the beginning of a buffer."""
+    """The offset from the beginning of a buffer, in elements."""
     total = Index()
     for i, stride in zip(indices, buffer.strides, strict=True):
         total = total + i * stride
@@ -365,7 +370,7 @@ def offset(buffer: Buffer, indices: Sequence[Index]) -> Index:
 
 
 def over(loops: Sequence[Loop | For], body: Stmt) -> Stmt:
-    """The body in these loops, all of them to be written out."""
+    """The body in these loops, all of them to be unrolled."""
     for loop in reversed(loops):
         body = For(loop.variable, loop.extent, UNROLL, body)
     return body

@@ -1,4 +1,4 @@
-"""GPU launches: one for each stage that is computed on its own, with everything computed inside it.
+"""GPU launches: one for each stage that is computed on its own, including all stages computed inside it.
 
 Loops bound to blocks and threads disappear: their variables become grid indices.
 """
@@ -42,7 +42,7 @@ from deepgen.vocabulary import BadInput
 
 
 def build(state: State, machine: Machine) -> Lowered:
-    """The first form: for a CPU one function, for a GPU a launch for each stage that is computed on its own."""
+    """The initial form: for a CPU one function, for a GPU a launch for each stage that is computed on its own."""
     return _program(state, machine.warp) if machine.warp else Builder(state).function()
 
 
@@ -76,7 +76,8 @@ def _launch(state: State, root: Planned, warp: int) -> Launch:
 
 
 def _whole_warps(extents: Mapping[str, int], warp: int) -> dict[str, int]:
-    """As many threads along x and y as lanes need that join what they reduced: two by two, then warp by warp."""
+    """The threads along x and y that lanes need in order to combine reductions: pairwise within a warp, then across
+    warps."""
     x, y = (extents[tag] for tag in THREADS[:2])
     x = 1 << (x - 1).bit_length() if x < warp else -(-x // warp) * warp
     beside = max(1, warp // x)
@@ -99,7 +100,7 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
         raise BadInput(f"stage {name} is computed inside of a launch", allowed="the scope shared, warp or register")
     if set(tags) & set(BLOCKS):
         raise BadInput(f"stage {name} is computed by one block", allowed=f"loops of {root.stage.name} bound to blocks")
-    own_lanes = planned.scope == "warp" and LANES in tags  # the pass `lanes` checks that each has its own
+    own_lanes = planned.scope == "warp" and LANES in tags  # the pass `lanes` checks that each lane uses its own
     if planned.scope != "shared" and len(tags) > len(joined) + own_lanes:
         raise BadInput(f"stage {name} is in registers, which other threads cannot read", allowed="the scope shared")
     if joined and planned.scope != "shared" and LANES in around:
@@ -107,7 +108,7 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
 
 
 def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, int]) -> Planned:
-    """The stage with guards for threads that have nothing to do, and without those that nobody needs."""
+    """The stage with guards for idle threads, and without unnecessary ones."""
     own = list(planned.loops)
     inherited = [] if planned.scope in OWNED else list(_taking_part(state, planned))
     guards = list(_needed_guards(state, planned))
@@ -124,12 +125,12 @@ def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, in
 
 
 def _taking_part(state: State, planned: Planned) -> Iterator[Loop]:
-    """The loops around a stage in registers that say which threads need it: what is shared is computed by all."""
+    """The loops around a stage in registers that determine which threads need it; shared stages are computed by all."""
     users = list(_users(state, planned))
     while planned.at is not None:
         host = state.stages[planned.at[0]]
         for loop in host.loops[: host.depth(planned.at[1])]:
-            # Another stage that reads it, in shared memory, may be computed by more threads.
+            # Another stage in shared memory that reads it may be computed by more threads.
             if not any(one.kind == loop.kind and one.extent > loop.extent for p in users for one in p.loops):
                 yield loop
         if host.scope in OWNED:
@@ -138,13 +139,14 @@ def _taking_part(state: State, planned: Planned) -> Iterator[Loop]:
 
 
 def _users(state: State, planned: Planned) -> Iterator[Planned]:
-    """The stages with threads of their own that read a stage in registers, or what is computed of it there."""
+    """The stages with threads of their own that read a stage in registers, directly or through other such stages."""
     for reader in state.readers(planned.stage.name):
         yield from (reader,) if reader.scope in OWNED else _users(state, reader)
 
 
 def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
-    """Without guards of what may be computed beyond the edges, where nobody reads it and its operands are there."""
+    """The guards without those of elements beyond the edges that may be computed, as nobody reads them and their
+    operands exist."""
     region = 2 * sum(bool(base.terms or base.constant) for base in planned.bases.values())
     if planned.tensorized:
         kept = {loop.variable for loop in planned.loops if not loop.reduced}
@@ -158,13 +160,13 @@ def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
 
 
 def _reads_sums(state: State, planned: Planned) -> bool:
-    """Whether it is in shared memory, and reads nothing but sums of the same block."""
+    """Whether it is in shared memory and reads only sums of the same block."""
     stages = [state.stages.get(read.tensor) for read in reads(planned.stage.value)]
     return planned.scope == "shared" and bool(stages) and all(p is not None and p.scope == "warp" for p in stages)
 
 
 def _reads_inside(state: State, planned: Planned) -> bool:
-    """Whether all that a stage reads, beyond its edges too, lies in buffers of the same launch."""
+    """Whether everything that a stage reads, including beyond its edges, is in buffers of the same launch."""
     bounds = IndexBounds({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
     places = planned.absolute()
     for read in reads(planned.stage.value):
@@ -179,7 +181,7 @@ def _reads_inside(state: State, planned: Planned) -> bool:
 
 
 def _filled_with_zeros(state: State, planned: Planned) -> Stage | None:
-    """A stage whose region may reach beyond its tensor, with zeros there: products of matrices have no edges."""
+    """A stage whose region may reach beyond its tensor, padded with zeros: matrix products have no guards at edges."""
     readers = state.readers(planned.stage.name)
     if planned.scope != "shared" or planned.stage.reduce or not any(p.tensorized for p in readers):
         return None
@@ -205,7 +207,8 @@ def _without_bound(statement: Stmt) -> Stmt:
 
 
 def together(program: Lowered, _: Machine) -> Lowered:
-    """Neighbours with blocks of the same threads are done by one grid: the blocks of one, then those of the next."""
+    """Merges neighbouring launches with the same threads per block into one grid: the blocks of one, then those of the
+    next."""
     assert isinstance(program, Program)
     joined: list[Launch] = []
     for launch in program.launches:
@@ -217,7 +220,7 @@ def together(program: Lowered, _: Machine) -> Lowered:
 
 
 def _apart(one: Launch, other: Launch) -> bool:
-    """Whether neither uses what the other writes, and both may be branches of one kernel."""
+    """Whether neither uses what the other writes, and both can be branches of one kernel."""
     (first, writes), (second, written) = _used(one), _used(other)
     plain = not any(
         isinstance(s, Call) or (isinstance(s, Store) and s.joined) for p in (one, other) for s in walk(p.body)
@@ -226,14 +229,14 @@ def _apart(one: Launch, other: Launch) -> bool:
 
 
 def _used(launch: Launch) -> tuple[set[str], set[str]]:
-    """The buffers that other launches know too: all that are used, and those that are written."""
+    """The buffers that are visible to other launches: all that are used, and those that are written."""
     own = {s.buffer.name for s in walk(launch.body) if isinstance(s, Alloc)}
     return used(launch.body) - own, written_in(launch.body) - own
 
 
 def overlaps(program: Program, n: int) -> bool:
     """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
-    what the other one leaves for it."""
+    what the previous one leaves for it."""
     launch = program.launches[n]
     if not n or launch.beside or not any(calls(launch.body, WideProduct)):
         return False
@@ -241,7 +244,7 @@ def overlaps(program: Program, n: int) -> bool:
 
 
 def copies_of_scratch(program: Program, statement: Stmt) -> bool:
-    """Whether these are loops that copy what another launch leaves, and nothing beside that."""
+    """Whether these loops copy what another launch leaves, and nothing else."""
     scratch, inside = {buffer.name for buffer in program.scratch}, list(walk(statement))
     if not isinstance(statement, (For, If)) or any(isinstance(s, (Seq, Alloc, Barrier, Call)) for s in inside):
         return False

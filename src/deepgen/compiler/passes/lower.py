@@ -39,7 +39,7 @@ Work: TypeAlias = "Callable[[Lowered, Machine], Lowered]"
 
 
 def each(work: Callable[[Stmt, Around], Stmt]) -> Work:
-    """A pass that changes bodies, be it the one of a function or those of launches."""
+    """A pass that changes bodies: the one of a function, or those of launches."""
 
     def on_all(lowered: Lowered, machine: Machine) -> Lowered:
         if isinstance(lowered, Function):
@@ -62,7 +62,8 @@ def _any(_: Machine) -> bool:
     return True
 
 
-# All of them in their order, each with where it is done. What a pass does is in the file that it is imported from.
+# All passes in order, each with the machines that it applies to. A pass is described in the file that it is imported
+# from.
 PASSES: tuple[tuple[str, Work, Callable[[Machine], bool]], ...] = (
     ("pads", each(pads), _processor),
     ("matrices", each(matrices), _gpu),
@@ -94,13 +95,14 @@ def lower(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16)
 @overload
 def lower(expression: Expression, schedule: Schedule, *, warp: int) -> Program: ...
 def lower(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16, warp: int = 0) -> Lowered:
-    """What computes an expression by a concrete schedule: on a CPU, or on a GPU with warps of so many lanes."""
+    """The lowered form of an expression under a concrete schedule: for a CPU, or for a GPU with warps of this many
+    lanes."""
     *_, (_, last) = passes(expression, schedule, Machine(vector_bytes, warp))
     return last
 
 
 def passes(expression: Expression, schedule: Schedule, machine: Machine | None = None) -> Iterator[tuple[str, Lowered]]:
-    """What is lowered after each pass, with the pass's name."""
+    """The lowered form after each pass, with the pass's name."""
     machine = machine or Machine()
     lowered = build(apply(expression, schedule), machine)
     yield "build", lowered
@@ -111,7 +113,8 @@ def passes(expression: Expression, schedule: Schedule, machine: Machine | None =
 
 
 def split_ahead(function: Function, constant: Set[str]) -> tuple[Function | None, Function]:
-    """What depends on constant tensors only, and the rest, which is given the results of that. Before `storage`."""
+    """The part that depends on constant tensors only, and the rest, which takes its results as inputs. Runs before
+    `storage`."""
     copies: list[Buffer] = []
     parts: list[Stmt] = []
     body = _rest(function.body, set(constant), copies, parts)
@@ -125,7 +128,7 @@ def split_ahead(function: Function, constant: Set[str]) -> tuple[Function | None
 
 
 def _rest(statement: Stmt, constant: set[str], copies: list[Buffer], parts: list[Stmt]) -> Stmt:
-    """What is left to do; what is not is added to `parts`, and its buffers to `made`."""
+    """The remaining work; removed parts are added to `parts`, and their buffers to `copies`."""
     if not isinstance(statement, Alloc):
         return statement
     body = statement.body.body if isinstance(statement.body, Seq) else (statement.body,)

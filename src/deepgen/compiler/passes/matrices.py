@@ -1,8 +1,8 @@
 """Tensorizes loops for a warp's matrix instructions: accumulators in fragments, operands loaded from shared memory.
 
-The tensorized loops are three, the innermost ones: rows, columns, and what is summed over. Rows and columns may be
-several axes in one (a convolution's rows are places of its image): a lane asks for a row of a matrix by the general
-index of the operand, so that an operand is read where it lies.
+The three innermost loops are tensorized: rows, columns, and the reduced dimension. Rows and columns may be several
+fused axes (a convolution's rows are positions in its image): a lane addresses a row of a matrix by the operand's
+general index, so that an operand is read in place.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Matrices:
         return replace(self, loops=(*self.loops, *nest.loops)).tile(nest)
 
     def tile(self, nest: _TileNest) -> Stmt:
-        """All products of a warp for one step along what is summed over."""
+        """All products of a warp for one step along the reduced dimension."""
         intrinsic, inner, stage = nest.intrinsic, nest.inner, nest.store.buffer
         wanted = [(intrinsic.m, False), (intrinsic.n, False), (intrinsic.k, True)]
         if [(loop.extent, nest.sums(loop)) for loop in inner] != wanted or self.buffers[stage].scope != "warp":
@@ -99,7 +99,7 @@ class _Matrices:
         return Alloc(left.buffer, Alloc(right.buffer, sequence(left.load(), right.load(), product)))
 
     def wide(self, left: _Side, second: Read, columns: str) -> Stmt:
-        """The same by four warps: one instruction has all columns, and reads them where they lie."""
+        """The same by four warps: one instruction covers all columns, and reads them directly from shared memory."""
         tiles, own = left.nest.tiles, {loop.variable for loop in left.own}
         across = [loop for loop in tiles if loop.variable not in own and loop.extent > 1]
         nothing = dict.fromkeys((columns, left.summed, *(loop.variable for loop in tiles)), 0)
@@ -115,7 +115,7 @@ class _Matrices:
 
 @dataclass(frozen=True)
 class _TileNest:
-    """Loops that an intrinsic does, the outer ones of which choose a tile, and what is summed up in them."""
+    """The loops that an intrinsic executes, after the outer ones that select a tile, and the sum that they compute."""
 
     loops: tuple[For, ...]
     intrinsic: MatrixProduct
@@ -133,13 +133,13 @@ class _TileNest:
         return all(loop.variable not in i.iterators for i in self.store.indices)
 
     def first_sums(self) -> Read:
-        """The sums of a product, from the first one on."""
+        """The sums of a product, starting at the first."""
         sums = Read(self.store.buffer, self.store.indices, self.store.value.dtype)
         return at(sums, {loop.variable: 0 for loop in self.inner})
 
 
 def _nest(loop: For) -> _TileNest | None:
-    """The loops of one tile, from this one inwards; None where it is not the first of such."""
+    """The loops of one tile, from this one inwards; None if it is not the outermost of such loops."""
     loops: list[For] = []
     statement: Stmt = loop
     while isinstance(statement, For):
@@ -155,13 +155,13 @@ def _nest(loop: For) -> _TileNest | None:
 
 
 def _intrinsic(alloc: Alloc) -> str | None:
-    """By which intrinsic a buffer's sums are computed."""
+    """The name of the intrinsic that computes a buffer's sums."""
     nests = (nest for s in walk(alloc.body) if isinstance(s, For) and s.kind in PRODUCTS and (nest := _nest(s)))
     return next((nest.intrinsic.name for nest in nests if nest.store.buffer == alloc.buffer.name), None)
 
 
 def _in_fragments(buffer: Buffer, name: str, body: Stmt) -> Stmt:
-    """A buffer of sums as the numbers of lanes: whatever reads or writes it says which number, and whose."""
+    """A buffer of sums as registers of lanes: each access is by the index within a lane, and the lane."""
     intrinsic = PRODUCTS[name]
     size = intrinsic.m * intrinsic.n
     if buffer.elements % size:
@@ -187,8 +187,8 @@ def _in_fragments(buffer: Buffer, name: str, body: Stmt) -> Stmt:
 
 
 def _waited_for(loop: For) -> Stmt:
-    """A loop around products of four warps, which are waited for after the outermost one that is written out: until
-    then no register of theirs is used again."""
+    """A loop around products of four warps, which are waited for after the outermost unrolled loop: none of their
+    registers is used again before that."""
     wait, last = Call(WARPGROUP.waits()), loop.body
     sums = [places[0] for _, places in calls(loop.body, WideProduct)]
     if not sums or any(loop.variable in i.iterators for read in sums for i in read.indices):
@@ -203,8 +203,8 @@ def _waited_for(loop: For) -> Stmt:
 
 
 def _first_lines(around: _Matrices, left: _Side, product: WideProduct) -> tuple[Read, int] | None:
-    """Where the rows of four warps begin, and the bytes between groups of eight, if they lie as matrix units read them:
-    each in a line of its own, groups equally far apart. None where they have to be loaded."""
+    """Where the rows of four warps begin, and the bytes between groups of eight, if they are stored as matrix units
+    read them: each in its own line, with groups equally spaced. None if they have to be loaded."""
     buffer, bounds = around.buffers[left.read.tensor], IndexBounds(around.ranges)
     flat = bounds.simple(offset(buffer, left.read.indices))
     teams = {loop.variable: loop.extent for loop in around.loops if loop.kind == THREADS[1]}
@@ -229,7 +229,7 @@ def _first_lines(around: _Matrices, left: _Side, product: WideProduct) -> tuple[
     inside = {warp, left.along, left.summed}
     others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
     moved = [(Index(((atom, times),)).bounds(bounds.ranges)[1], times) for atom, times in others if times % group]
-    # Of what is left, only steps along what is summed over stay within a line.
+    # Of the other loops, only steps along the reduced dimension stay within a line.
     if any(times % left.intrinsic.k for _, times in moved) or sum(most for most, _ in moved) >= line:
         return None
     if apart <= 0 or apart % group or flat.constant % group or buffer.elements % group:
@@ -241,13 +241,13 @@ def _first_lines(around: _Matrices, left: _Side, product: WideProduct) -> tuple[
 def _leading(
     around: _Matrices, second: Read, columns: str, summed: str, across: Sequence[For], product: WideProduct
 ) -> int:
-    """The distance between blocks of 64 columns in bytes, 0 where what is summed over lies along lines."""
+    """The distance between blocks of 64 columns in bytes, 0 if the reduced dimension is contiguous in lines."""
     source = around.buffers.get(second.tensor)
     what = f"operand {second.tensor} does not have the layout that four-warp products read"
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
     if source is None or source.scope != "shared" or source.swizzle != WARPGROUP.swizzle or len(across) > 1:
         raise BadInput(what, allowed=allowed)
-    # Without loops of one iteration, as those over the taps of a filter of 1 x 1.
+    # Without loops of one iteration, such as those over the taps of a 1 x 1 filter.
     flat = IndexBounds(around.ranges).simple(offset(source, second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     count, run, step, line = product.columns, product.intrinsic.run, product.intrinsic.k, product.intrinsic.line
@@ -265,7 +265,7 @@ def _leading(
         return all(at_column(c, k) - start == placed.column_place(c, k) for c, k in pairs)
 
     leading = (at_column(line, 0) - start) * 2 if count > line else 16 * WARPGROUP.lines * line
-    # Matrix units transpose elements of two bytes only.
+    # Matrix units can only transpose two-byte elements.
     along_columns = dtype(second.dtype).bytes == 2 and count % line == 0 and leading != 0 and lies(leading)
     inside = {columns, summed, *(loop.variable for loop in across)}
     rest = [times for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
@@ -276,7 +276,7 @@ def _leading(
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand of the products."""
+    """One operand of the product."""
 
     around: _Matrices
     nest: _TileNest
@@ -291,7 +291,7 @@ class _Side:
 
     @property
     def own(self) -> list[For]:
-        """The loops over tiles that choose its fragment."""
+        """The loops over tiles that select its fragment."""
         chosen = {name for i in self.read.indices for name in i.iterators}
         return [loop for loop in self.nest.tiles if loop.variable in chosen and loop.extent > 1]
 
@@ -302,7 +302,7 @@ class _Side:
 
     @property
     def words(self) -> int:
-        """That a lane has of one fragment."""
+        """Words of one fragment that a lane holds."""
         return self.intrinsic.words(self.intrinsic.m if self.is_first else self.intrinsic.n)
 
     @property
@@ -321,7 +321,7 @@ class _Side:
         return Read(self._name, (place * self.words,), "i32")
 
     def load(self) -> Stmt:
-        """Four matrices at once: a fragment of the first operand, or two of the second."""
+        """Loads four matrices at once: a fragment of the first operand, or two of the second."""
         transposed = self._transposed()
         if self.intrinsic.own:
             return self._own_load(transposed)
@@ -343,7 +343,7 @@ class _Side:
         return over(own, Call(LOAD_TRANSPOSED if transposed else LOAD, (to, at(self.read, by))))
 
     def _own_load(self, transposed: bool) -> Stmt:
-        """What a lane has of its row: at once, or element by element where they do not lie side by side."""
+        """Loads a lane's part of its row: at once, or element by element if these are not contiguous."""
         lane, run, rows = iterator(LANES), self.intrinsic.run, self.intrinsic.m if self.is_first else self.intrinsic.n
 
         def element(n: int) -> Read:
@@ -353,7 +353,7 @@ class _Side:
         return over(self.own, Call(load, (self.fragment(), *map(element, range(count)))))
 
     def _transposed(self) -> bool:
-        """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""
+        """Whether it is contiguous along its rows, not along the reduced dimension."""
         source, ranges = self.around.buffers.get(self.read.tensor), self.around.ranges
         if source is None or source.scope != "shared":
             raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
@@ -382,7 +382,7 @@ class _Side:
 
 
 def _operands(store: Store, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
-    """What the rows and the columns of the product are read from."""
+    """The reads that give the rows and the columns of the product."""
     operands = []
     for side in factors(store) or ():
         inner = side.value if isinstance(side, Cast) else side

@@ -1,4 +1,5 @@
-"""Which buffers become variables (every access has a constant index), and what the lanes of a warp hold."""
+"""Decides which buffers become variables (every access must have a constant index), and what each lane of a warp
+holds."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def _held(statement: Stmt) -> Stmt:
 
 
 def _one_by_one(alloc: Alloc) -> Alloc:
-    """Elements that are stored from a part of a vector, as at the end of a row: each of them alone."""
+    """Elements that are stored from a part of a vector, as at the end of a row: each is stored separately."""
     name = alloc.buffer.name
     widest = max((lanes for _, lanes in _accesses(alloc.body, name, None)), default=1)
 
@@ -89,7 +90,7 @@ def _at(variable: str, place: int) -> Callable[[Index], Index]:
 
 
 def _lanes(alloc: Alloc) -> int:
-    """Of the vectors that a buffer is accessed by; 0 where it cannot be held in variables."""
+    """The lanes of the vectors that a buffer is accessed by; 0 if it cannot be held in variables."""
     if any(isinstance(s, For) and s.kind == PARALLEL for s in walk(alloc.body)):
         return 0
     accesses = set(_accesses(alloc.body, alloc.buffer.name, None))
@@ -104,7 +105,7 @@ def _lanes(alloc: Alloc) -> int:
 
 
 def _accesses(statement: Stmt, name: str, vector: For | None) -> Iterator[tuple[int | None, int]]:
-    """Where a buffer is accessed, and by how many lanes."""
+    """The places where a buffer is accessed, and by how many lanes."""
     if isinstance(statement, Call) and any(place.tensor == name for place in statement.places):
         yield None, 1
     if isinstance(statement, For) and vector is None and statement.kind in (VECTOR, *DOTS):
@@ -174,7 +175,7 @@ _WIDEST = 8  # bytes of a number
 
 
 def _in_shared_memory(launch: Launch, warp: int) -> Launch:
-    """Threads that join what they reduced over more than a warp have the first bytes for that."""
+    """If threads combine reductions across warps, the first bytes are reserved for that."""
     joins = any(isinstance(s, Store) and s.joined for s in walk(launch.body))
     x, y, z = launch.threads
     wide = any(calls(launch.body, WideProduct))
@@ -187,11 +188,11 @@ def _in_shared_memory(launch: Launch, warp: int) -> Launch:
 
 @dataclass
 class _Memory:
-    bytes: int  # up to where memory is taken
+    bytes: int  # bytes in use so far
     align: int
 
     def placed(self, statement: Stmt, outer: Buffer | None = None) -> Stmt:
-        """`outer` is the buffer in whose life this is done, where nothing was written to it yet."""
+        """`outer` is the innermost live buffer, if nothing has been written to it yet."""
         if isinstance(statement, Seq):
             parts: list[Stmt] = []
             for part in statement.body:
@@ -199,7 +200,7 @@ class _Memory:
                 outer = None if outer is not None and outer.name in used(part) else outer
             return sequence(*parts)
         if not isinstance(statement, Alloc) or statement.buffer.scope != "shared":
-            # A loop that uses it keeps numbers in it from one iteration to the next.
+            # A loop that uses it carries values in it from one iteration to the next.
             kept = outer is not None and isinstance(statement, For) and outer.name in used(statement)
             return with_children(statement, lambda s: self.placed(s, None if kept else outer))
         taken, before = self.bytes, outer is not None and _leaves_alone(statement, outer.name)
@@ -214,13 +215,13 @@ class _Memory:
 
 
 def _leaves_alone(statement: Alloc, name: str) -> bool:
-    """Whether all threads meet in it, and nobody uses that buffer meanwhile."""
+    """Whether it contains a barrier of all threads, and the buffer is not used in it."""
     return name not in used(statement) and any(isinstance(s, Barrier) for s in walk(statement))
 
 
 @dataclass(frozen=True)
 class LaneScan:
-    """Lanes of a team scan what each of them has together, and carry on from what was before."""
+    """The lanes of a team together scan the elements that they hold, starting from the carried value."""
 
     team: int
     each: int
@@ -238,13 +239,13 @@ def is_by_lanes(planned: Planned) -> bool:
 
 
 def held_by_lanes(whole: Buffer) -> Buffer:
-    """The numbers of a lane, of a buffer whose last dimension is the lane."""
+    """A lane's numbers, of a buffer whose last dimension is the lane."""
     *rest, lanes = whole.sizes
     return replace(whole, sizes=(prod(rest), lanes), strides=(1, 0))
 
 
 def in_lane(whole: Buffer, indices: Sequence[Index]) -> tuple[Index, Index]:
-    """Which of a lane's numbers, and which lane."""
+    """The index among a lane's numbers, and the lane."""
     at = Index()
     for size, i in zip(whole.sizes[:-1], indices[:-1], strict=True):
         at = at * size + i
@@ -252,7 +253,7 @@ def in_lane(whole: Buffer, indices: Sequence[Index]) -> tuple[Index, Index]:
 
 
 def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> Stmt:
-    """The scan of what `filled` stores; all of that comes first, so that all loads are in progress."""
+    """The scan of what `filled` stores; `filled` comes first as a whole, so that all loads are in flight."""
     stage = planned.stage
     assert stage.reduce and stage.scan
     *outer, lanes, each = planned.loops
@@ -274,7 +275,7 @@ def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> S
 
 
 def lanes(body: Stmt, around: Around) -> Stmt:
-    """Nothing changes: each lane must read its own of what lies in the registers of a warp."""
+    """Only a check: each lane must read its own part of buffers in a warp's registers."""
     threads = around.ranges[LANES][1] + 1
     buffers = [s.buffer for s in walk(body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
     for buffer in buffers:

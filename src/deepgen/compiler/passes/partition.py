@@ -1,6 +1,6 @@
 """Two versions of the code around unrolled and vector loops: one without guards for whole tiles, one for edges.
 
-The choice is made once per tile: whether its guards hold for all iterations inside. Where tiles start at multiples of
+The choice is made once per tile: whether its guards hold for all iterations inside. If tiles start at multiples of
 their size, the edge tile always has the same size: it becomes a smaller tile, also without guards.
 """
 
@@ -38,7 +38,7 @@ from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
 AT_ONCE = (UNROLL, VECTOR, SCAN, *DOTS, *TILES)
-_MOST_CHOICES = 4  # each of which doubles the text
+_MOST_CHOICES = 4  # each of which doubles the code
 
 
 def partition(body: Stmt, _: Around) -> Stmt:
@@ -46,7 +46,7 @@ def partition(body: Stmt, _: Around) -> Stmt:
 
 
 def _versions(statement: Stmt, tile: _WholeTile) -> Stmt:
-    """Of a statement that is the body of a loop, or of the function."""
+    """The versions of a statement that is the body of a loop or of the function."""
     wanted = _wanted(statement, tile)
     if wanted:
         if not _sums(_guarded_part(statement, tile), tile.held):
@@ -66,19 +66,20 @@ def _two(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ...]) -> Stmt:
     assumed = replace(tile, bounds=tile.bounds.assuming(wanted))
     if len(wanted) > 1:
         other = _rest(statement, tile)
-    else:  # vectors that are whole in it stay
+    else:  # whole vectors in it are kept
         at_edge = replace(tile, bounds=tile.bounds.assuming([-1 - wanted[0]]))
         other = simplified(_rest(simplified(statement, at_edge.bounds), at_edge), at_edge.bounds)
     return If(wanted, _versions(simplified(statement, assumed.bounds), assumed), other)
 
 
 def _smaller_at_edges(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ...]) -> Stmt | None:
-    """Whole tiles, and smaller ones at the edge of one axis; None where these would not be the same everywhere."""
+    """Whole tiles, and smaller ones at the edge of one axis; None if the smaller ones would not all have the same
+    size."""
     if tile.choices == _MOST_CHOICES:
         return None
     for low in wanted:
         step = gcd(*(times for _, times in low.terms))
-        there = low.constant % step - step  # what it is in the first tile that is not whole
+        there = low.constant % step - step  # its value in the first partial tile
         smaller = _cut(statement, low, there, tile)
         if smaller != statement and not _done_where(there - step - low, statement, tile):
             way = replace(tile, choices=tile.choices + 1)
@@ -91,19 +92,19 @@ def _smaller_at_edges(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ..
 
 
 def _done_where(condition: Index, statement: Stmt, tile: _WholeTile) -> bool:
-    """Whether a statement does anything where a condition holds."""
+    """Whether a statement has any effect where a condition holds."""
     return not tile.bounds.never(condition) and _done(statement, tile.bounds.assuming([condition]), tile.held)
 
 
 def _done(statement: Stmt, bounds: IndexBounds, held: frozenset[str]) -> bool:
-    """Whether a statement does anything: what it leaves in buffers of its own is nothing."""
+    """Whether a statement has any effect: stores to its own buffers do not count."""
     left = simplified(edges(statement, held), bounds)
     own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
     return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
 
 
 def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
-    """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
+    """The statement with unrolled and vector loops shortened to what guards allow when an index has a certain value."""
     asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
     ends: dict[str, int] = {}
 
@@ -111,7 +112,7 @@ def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
         if isinstance(s, For):
             if s.kind in (UNROLL, VECTOR) and not s.starts:
                 inner_ends = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
-                # Guards differ in what they allow: no iteration may be lost in which one of them holds.
+                # Guards allow different extents: no iteration in which one of them holds may be lost.
                 idle = (
                     e
                     for e in sorted(inner_ends)
@@ -132,7 +133,8 @@ def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
 
 
 def _end(variable: str, condition: Index) -> int | None:
-    """Where a loop ends by a condition on it alone, or on it and vectors inside: whole ones, or a part of the first."""
+    """Where a condition ends a loop, if it is on this loop alone, or on it and inner vectors: after whole vectors, or
+    within the first."""
     left, times = condition.constant + 1, {atom: -times for atom, times in condition.terms}
     own = times.pop(Iter(variable), None)
     if own == 1 and not times:
@@ -144,7 +146,7 @@ def _end(variable: str, condition: Index) -> int | None:
 
 
 def _narrowed(statement: Stmt, tile: _WholeTile) -> Stmt:
-    """Two versions of the only part of a tile that has guards, so that the rest is there once."""
+    """Two versions of the only part of a tile that has guards, so that the rest is emitted once."""
     if isinstance(statement, Alloc):
         return replace(statement, body=_narrowed(statement.body, tile.having(statement.buffer)))
     parts = statement.body if isinstance(statement, Seq) else ()
@@ -180,7 +182,7 @@ def _inner(statement: Stmt, tile: _WholeTile) -> Stmt:
 
 
 def _wanted(statement: Stmt, tile: _WholeTile) -> tuple[Index, ...]:
-    """What must not be negative so that no guard in a tile is needed."""
+    """Indices that must not be negative for a tile to need no guards."""
     kept: list[Index] = []
     for low in dict.fromkeys(_guards(statement, tile)):
         if not tile.bounds.assuming(kept).always(low) and not tile.bounds.never(low):
@@ -190,24 +192,25 @@ def _wanted(statement: Stmt, tile: _WholeTile) -> tuple[Index, ...]:
 
 @dataclass(frozen=True)
 class _WholeTile:
-    """What lies around a statement of a tile."""
+    """The context of a statement in a tile."""
 
     bounds: IndexBounds
     held: frozenset[str]  # all buffers that are in registers
-    inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
-    registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
-    around: frozenset[str] = frozenset()  # loops that are done at once, in which no condition on them may stand
-    choices: int = 0  # that were made already
+    inner: Mapping[str, int] = field(default_factory=dict)  # the loops that execute at once, with their extents
+    registers: frozenset[str] = frozenset()  # enclosing register buffers: all loops inside belong to their tile
+    around: frozenset[str] = frozenset()  # enclosing loops that execute at once: no condition inside may test them
+    choices: int = 0  # made so far
 
     def having(self, buffer: Buffer) -> _WholeTile:
         return replace(self, registers=self.registers | {buffer.name}) if buffer.scope == "register" else self
 
     def low(self, condition: Index) -> Index | None:
-        """The least value of a condition in the tile, if all other loops lie around the tile."""
+        """The least value of a condition in the tile, if all its other loops enclose the tile."""
         return low_and_span(condition, self.inner)[0] if self.decides(condition, {*self.inner}) else None
 
     def decides(self, condition: Index, inner: Set[str] = frozenset()) -> bool:
-        """Whether a condition can be asked here, the same for all iterations around that are done at once."""
+        """Whether a condition can be tested here: it must be the same for all iterations of enclosing loops that
+        execute at once."""
         return condition.iterators <= self.bounds.ranges.keys() - self.around | inner
 
 
@@ -238,7 +241,7 @@ def _guards(statement: Stmt, tile: _WholeTile) -> Iterator[Index]:
 
 
 def _choices(statement: Stmt, tile: _WholeTile) -> Iterator[Index]:
-    """What decides between values, as at a border of zeros, the same way for the whole tile."""
+    """Conditions that select between values in the same way for the whole tile, as at a border of zeros."""
     if isinstance(statement, Store) and (tile.inner or tile.registers):
         for c in _chosen_by(statement):
             if tile.decides(c):
@@ -260,7 +263,7 @@ def _chosen_by(store: Store) -> Iterator[Index]:
 
 
 def _rest(statement: Stmt, tile: _WholeTile) -> Stmt:
-    """The tile at an edge: where it has several vectors, those that are whole, and then single elements."""
+    """The tile at an edge: if it has several vectors, the whole ones and then single elements."""
     of_vectors = {
         s.variable for s in walk(statement) if isinstance(s, For) and s.kind == UNROLL and _asked(s) and _vectors_in(s)
     }
@@ -280,7 +283,7 @@ def _vectors_in(statement: Stmt) -> bool:
 
 
 def _by_vectors(statement: Stmt, tile: _WholeTile) -> Stmt:
-    """Several vectors of sums, whose elements are chosen one by one: each that is whole is added at once."""
+    """Several vectors of sums whose elements are guarded one by one: each whole vector is added at once."""
     if isinstance(statement, For) and statement.kind == UNROLL:
         inside = replace(tile, bounds=tile.bounds.inside(statement.variable, statement.extent))
         return replace(statement, body=_by_vectors(statement.body, inside))
@@ -294,9 +297,9 @@ def _by_vectors(statement: Stmt, tile: _WholeTile) -> Stmt:
 
 
 def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
-    """A tile with its guards: where these depend on a loop that is done at once, its iterations follow each other.
+    """A tile with its guards: loops on which these depend become serial.
 
-    Buffers in registers stay there if they are only copied: places in them must then be known in the text.
+    Buffers in registers stay there if they are only copied: their indices must then be constants.
     """
     return placed(_loops_as(statement, _edge_kind(statement, held)))
 
@@ -310,7 +313,7 @@ def _edge_kind(statement: Stmt, held: frozenset[str]) -> str:
 
 
 def _asked(loop: For) -> bool:
-    """Whether guards inside a loop that is done at once depend on it."""
+    """Whether guards inside a loop that executes at once depend on it."""
     asked = (c for s in walk(loop) if isinstance(s, If) for c in s.conditions)
     return loop.kind in AT_ONCE and any(loop.variable in c.iterators for c in asked)
 

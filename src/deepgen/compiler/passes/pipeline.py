@@ -1,4 +1,4 @@
-"""Software pipelining: copies into a ring of buffers, one read while the others are filled; and barriers."""
+"""Software pipelining: copies into a ring of buffers, one being read while the others are filled; and barriers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary import BadInput
 
 COMMIT, WAIT = Signal("copy_commit"), "copy_wait"
-_CHUNK = 128  # bytes: buffers of a ring begin at multiples of it, so that each is swizzled alike
+_CHUNK = 128  # bytes: the buffers of a ring begin at multiples of it, so that all are swizzled alike
 
 
 def pipeline(body: Stmt, around: Around) -> Stmt:
@@ -43,7 +43,7 @@ def pipeline(body: Stmt, around: Around) -> Stmt:
 
 
 def _piped(statement: Stmt, written: Set[str]) -> Stmt:
-    """`written` are the tensors that launches before may have left."""
+    """`written`: tensors that earlier launches may have written."""
     statement = with_children(statement, lambda s: _piped(s, written))
     copies: dict[Buffer, Stmt] = {}
     if not isinstance(statement, For):
@@ -67,7 +67,7 @@ def _piped(statement: Stmt, written: Set[str]) -> Stmt:
 
 
 def _taken(statement: Stmt, copies: dict[Buffer, Stmt]) -> Stmt:
-    """What a loop does beside the copies that are to be filled ahead, which are added to these."""
+    """What a loop does besides the copies that are to be filled ahead, which are added to `copies`."""
     if isinstance(statement, Seq):
         return sequence(*statement.body[:-1], _taken(statement.body[-1], copies))
     if not isinstance(statement, Alloc):
@@ -80,14 +80,14 @@ def _taken(statement: Stmt, copies: dict[Buffer, Stmt]) -> Stmt:
 
 
 def _computed_at(statement: Stmt) -> set[str]:
-    """The stages that are computed in a loop's own iterations."""
+    """The stages that are computed within a loop's iteration."""
     if isinstance(statement, Seq):
         return _computed_at(statement.body[-1])
     return {statement.buffer.name} | _computed_at(statement.body) if isinstance(statement, Alloc) else set()
 
 
 def _in_order(copies: dict[str, Stmt], written: Set[str]) -> dict[str, Stmt]:
-    """Copies that are waited for come last, but before those of what another launch may still be writing."""
+    """Synchronous copies come last, or just before copies of tensors that another launch may still be writing."""
     late = {name for name, copy in copies.items() if written & used(copy)}
     if not late:
         return dict(sorted(copies.items(), key=lambda one: _is_transposed(one[1])))
@@ -103,15 +103,15 @@ def _several(buffer: Buffer, depth: int) -> Buffer:
 def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt) -> Stmt:
     """The loop with copies `depth - 1` iterations ahead. `copies` are statements over the loop's variable, by buffer.
 
-    Matrix units that read copies themselves are told of them. Where they read both operands, products of one iteration
-    still run while the next one begins: what they read is overwritten an iteration later, by copies that are one
-    iteration less ahead.
+    If matrix units read the copies directly, a fence precedes their reads. If they read both operands, products of one
+    iteration still run while the next one begins: their operands are overwritten one iteration later, by copies that
+    are one iteration less ahead.
     """
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
     for name in copies:
         body = _in_ring(body, name, now % depth)
     waits, signals = Call(WARPGROUP.waits()), [Call(WARPGROUP.ready)] if _is_read_by_units(body) else []
-    last = isinstance(body, Seq) and body.body[-1] == waits  # products run on their own until then
+    last = isinstance(body, Seq) and body.body[-1] == waits  # products run asynchronously until then
     late = last and depth > 2 and _in_lines(body)
     ahead = depth - 2 if late else depth - 1
     before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
@@ -124,38 +124,40 @@ def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt)
         ends += [waits] if late else []
     else:
         iterations = sequence(*ready, asked, body)
-    # Whoever comes first to the copies must not overwrite what others still read.
+    # The first threads to reach the copies must not overwrite what others still read.
     return sequence(Barrier(), before, replace(loop, kind=SERIAL, body=iterations, limits=()), *ends)
 
 
 def _is_read_by_units(body: Stmt) -> bool:
-    """Whether products of four warps are added up over iterations: those within one have their sums there."""
+    """Whether products of four warps are accumulated over iterations: those within one iteration have their sums
+    there."""
     own = {s.buffer.name for s in walk(body) if isinstance(s, Alloc)}
     return any(places[0].tensor not in own for _, places in calls(body, WideProduct))
 
 
 def _in_lines(body: Stmt) -> bool:
-    """Whether matrix units read both operands of all products themselves."""
+    """Whether matrix units read both operands of all products directly from shared memory."""
     apart = [product.apart for product, _ in calls(body, WideProduct)]
     return bool(apart) and all(apart)
 
 
 def _groups(body: Stmt) -> int:
-    """How many groups of products an iteration has."""
+    """The number of product groups per iteration."""
     if isinstance(body, Call):
         return int(body.what == WARPGROUP.commit)
     return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 
 def _asked(loop: For, copies: Mapping[str, Stmt], iteration: Index, depth: int) -> Stmt:
-    """The copies of an iteration, if there is one; they count as one group, be it empty."""
+    """The copies of an iteration, if it exists; they are committed as one group, even if it is empty."""
     parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
     moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: iteration}))
     return sequence(If((loop.extent - 1 - iteration,), moved), Call(COMMIT))
 
 
 def _is_transposed(copy: Stmt) -> bool:
-    """Whether neighbours that are written lie apart where they are read: such copies are waited for."""
+    """Whether elements that are contiguous in the destination are strided in the source: such copies are
+    synchronous."""
     runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
     stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
     pairs = [(variable, read) for variable, s in stores for read in reads(s.value)]
@@ -180,7 +182,7 @@ def barriers(body: Stmt, _: Around) -> Stmt:
 
 @dataclass(frozen=True)
 class _Since:
-    """What was done to shared memory since the last barrier."""
+    """Accesses to shared memory since the last barrier."""
 
     written: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
@@ -203,7 +205,7 @@ def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stm
             parts.append(placed)
         return sequence(*parts), since
     if isinstance(statement, For):
-        # What an iteration leaves behind is there when the next one begins.
+        # What is pending at the end of an iteration is still pending when the next one begins.
         _, after = _placed(statement.body, since, shared)
         body, after = _placed(statement.body, since | after, shared)
         return replace(statement, body=body), since | after
@@ -213,7 +215,7 @@ def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stm
 
 
 def _composite(statement: Stmt) -> bool:
-    """Whether threads meet in it, so that barriers may stand inside."""
+    """Whether threads synchronize in it, so that barriers can be placed inside."""
     inside = list(walk(statement))
     return (
         any(isinstance(s, Barrier) or (isinstance(s, Alloc) and s.buffer.scope == "shared") for s in inside)

@@ -1,4 +1,4 @@
-"""Unrolls loops, and removes what ranges decide: guards that always hold, limits that never bind."""
+"""Unrolls loops, and removes what ranges make redundant: guards that always hold, limits that are never reached."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _value(value: Value, bounds: IndexBounds) -> Value:
 
 
 def all_of(conditions: Sequence[Index]) -> Value:
-    """The value that is true where no index is negative."""
+    """The value that is true if no index is negative."""
     whole: Value | None = None
     for c in conditions:
         one = Compare("le", Const(0, "i64"), Place(c))
@@ -124,8 +124,8 @@ def all_of(conditions: Sequence[Index]) -> Value:
     return whole
 
 
-_MANY = 16  # sums, of which vectors take most of the registers that there are
-_MOST_STORES = 2048  # in the text of one loop: beyond that, compilers take minutes
+_MANY = 16  # sums, whose vectors take most of the available registers
+_MOST_STORES = 2048  # in the code of one loop: beyond that, compilers take minutes
 
 
 def unroll(body: Stmt, _: Around) -> Stmt:
@@ -133,7 +133,7 @@ def unroll(body: Stmt, _: Around) -> Stmt:
 
 
 def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:
-    """`fence` is whether fences may stand in it: they must not where unrolled loops around share what is loaded."""
+    """`fence`: whether fences may be placed inside; not if enclosing unrolled loops share loaded values."""
     written_out = isinstance(statement, For) and statement.kind == UNROLL
     if isinstance(statement, For):
         fence = (fence and _fenced(statement, registers)) if written_out else True
@@ -154,8 +154,8 @@ def _iteration(loop: For, iteration: int) -> Stmt:
 def _fenced(loop: For, registers: frozenset[str]) -> bool:
     """Whether iterations only add to many sums in registers, from memory that no other iteration reads.
 
-    Compilers load ahead what later iterations read, until registers run out and sums are spilled. With fences a tile
-    of 8 x 8 f32 is a tenth faster with gcc 12 on a Neoverse N1.
+    Compilers hoist the loads of later iterations until registers run out and sums are spilled. With fences a tile of 8
+    x 8 f32 is a tenth faster with gcc 12 on a Neoverse N1.
     """
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]
     memory = [r for s in stores for r in reads(s.value) if r.tensor not in registers]
@@ -167,7 +167,7 @@ def _fenced(loop: For, registers: frozenset[str]) -> bool:
 
 
 def _sums(statement: Stmt, registers: frozenset[str]) -> int:
-    """How often the text of a statement adds to a register."""
+    """How often the code of a statement adds to a register."""
     if isinstance(statement, Store):
         return int(bool(statement.reduce) and statement.buffer in registers)
     times = statement.extent if isinstance(statement, For) and statement.kind == UNROLL else 1
@@ -175,16 +175,16 @@ def _sums(statement: Stmt, registers: frozenset[str]) -> int:
 
 
 HELD = ("register", "warp", "fragment")
-_MOST_HELD = 512  # elements; more than that are in memory in any case
+_MOST_HELD = 512  # elements; larger buffers are in memory in any case
 
 
 def unroll_registers(body: Stmt, _: Around) -> Stmt:
-    """Loops that choose among registers: compilers for GPUs write them out, as registers have no places."""
+    """Unrolls loops that index registers, as GPU compilers do: registers have no addresses."""
     return _written_out(body, frozenset(_choosing(body, frozenset())))
 
 
 def _choosing(statement: Stmt, held: frozenset[str]) -> Iterator[str]:
-    """The variables of loops that choose among registers."""
+    """The variables of loops that index registers."""
     if isinstance(statement, Alloc) and statement.buffer.scope in HELD and statement.buffer.elements <= _MOST_HELD:
         held |= {statement.buffer.name}
     for read in accesses(statement):

@@ -1,8 +1,8 @@
 """Transposing copies, a square at a time: one call, implemented by vector shuffles, replaces the loops over it.
 
-A square has as many rows as columns. What moves is a unit of 4 or 8 bytes: an element, or a group of small ones that
-lie side by side in both places. Read unit by unit, each row would be another line of the cache at every step, and rows
-that lie a power of two apart would evict each other.
+A square has as many rows as columns. It is moved in units of 4 or 8 bytes: an element, or a group of small ones that
+are contiguous in both places. Read unit by unit, each step along a row would touch another cache line, and rows a power
+of two apart would evict each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def squares(body: Stmt, around: Around) -> Stmt:
 
 @dataclass(frozen=True)
 class _Nest:
-    """Loops around a single copy, with all that must not be negative for it to be done."""
+    """Loops around a single copy, and all indices that must not be negative for it to run."""
 
     loops: tuple[For, ...]
     conditions: tuple[Index, ...]
@@ -41,7 +41,7 @@ class _Squares(Inside):
         return with_children(statement, self.inside(statement).of) if square is None else square
 
     def square_of(self, loop: For) -> Stmt | None:
-        """A call for a whole square, and the loops where only a part of it is there; None for other loops."""
+        """A call for a whole square, with the loops as a fallback for partial ones; None for other loops."""
         nest = _nest(loop)
         call = None if nest is None else self.call(nest)
         if nest is None or call is None:

@@ -1,4 +1,4 @@
-"""Checks that the loops to tensorize compute what the instruction does, and reorders them to match it."""
+"""Checks that the loops to tensorize compute what the instruction computes, and reorders them to match it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tensorize(body: Stmt, _: Around) -> Stmt:
 
 @dataclass(frozen=True)
 class Operands:
-    """Where a dot product's operands begin."""
+    """The first elements of a dot product's operands."""
 
     sums: Index
     left: Read
@@ -40,7 +40,7 @@ class Operands:
 
 
 def operands(loop: For) -> Operands:
-    """Of the loops of a dot product."""
+    """The operands of the loops of a dot product."""
     assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
     matched = _matched(DOTS[loop.kind], loop, loop.body, loop.body.body)
     assert matched is not None
@@ -49,7 +49,7 @@ def operands(loop: For) -> Operands:
 
 @dataclass(frozen=True)
 class TileOperands:
-    """Where the operands of a block of tiles begin, and how far rows and tiles are apart, in elements."""
+    """The first elements of a tile block's operands, and the distances between rows and between tiles, in elements."""
 
     block: TileBlock
     left: Read
@@ -60,7 +60,7 @@ class TileOperands:
 
 
 def tile_operands(loop: For) -> TileOperands:
-    """Of the loops that a block of tiles does, the outermost given."""
+    """The operands of a tile block's loops, given the outermost."""
     nest = [loop]
     while isinstance(nest[-1].body, For):
         nest.append(nest[-1].body)
@@ -103,7 +103,7 @@ def _read_apart(
 
 
 def _apart(offset: Index, nest: Sequence[For], wanted: Sequence[int | None]) -> tuple[Index, list[int]] | None:
-    """An offset without these loops, and by how much it grows with each; None where that is not as wanted."""
+    """An offset without these loops, and its step along each; None if a step is not the wanted one."""
     apart: list[int] = []
     for loop, wanted_step in zip(nest, wanted, strict=True):
         step = offset.step(loop.variable)
@@ -122,7 +122,7 @@ def _tensorized(statement: Stmt) -> Stmt:
         return with_children(statement, _tensorized)
     inner = statement.body
     if not isinstance(inner, For) or inner.kind != statement.kind or not isinstance(inner.body, Store):
-        # What is left of the pair at an edge.
+        # The remainder of the pair at an edge.
         return replace(statement, kind=SERIAL, body=_tensorized(inner))
     dot, store = DOTS[statement.kind], inner.body
     for lanes, depth in ((statement, inner), (inner, statement)):
@@ -168,7 +168,8 @@ def _stored(statement: Stmt) -> Stmt:
 
 
 def _rows(copied: Stmt, sums: Alloc, block: TileBlock) -> tuple[Read, int] | None:
-    """Where loops copy all sums of a block to, and how far rows are apart there; None where they do anything else."""
+    """The place to which loops copy all sums of a block, and the distance between rows there; None if the loops do
+    anything else."""
     extents: dict[str, int] = {}
     while isinstance(copied, For) and not copied.limits:
         extents[copied.variable] = copied.extent
@@ -190,7 +191,7 @@ def _rows(copied: Stmt, sums: Alloc, block: TileBlock) -> tuple[Read, int] | Non
 
 
 def _places(steps: dict[str, int], extents: dict[str, int]) -> list[int]:
-    """The elements that loops reach, in order."""
+    """The offsets that loops reach, in ascending order."""
     places = [0]
     for name, extent in extents.items():
         places = [place + iteration * steps[name] for place in places for iteration in range(extent)]

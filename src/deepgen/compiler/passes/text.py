@@ -1,4 +1,4 @@
-"""Functions as text, for people: loops by indentation, one statement a line."""
+"""Functions as readable text: loops by indentation, one statement per line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASSIGN = {None: "=", "sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 
 
 def to_text(lowered: Lowered) -> str:
-    """A function; or a program launch by launch, with the grid of each."""
+    """A function; or a program launch by launch, each with its grid."""
     inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (lowered.inputs, lowered.outputs))
     lines = [f"{lowered.name}({inputs}) -> {outputs}:"]
     if isinstance(lowered, Function):
@@ -47,7 +47,7 @@ def _buffer(buffer: Buffer) -> str:
 
 
 def _loop(variable: str) -> str:
-    """Fused loops are named by all their parts: without parentheses that reads as a sum."""
+    """Fused loops are named after all their parts: without parentheses the name would read as a sum."""
     return f"({variable})" if "+" in variable else variable
 
 

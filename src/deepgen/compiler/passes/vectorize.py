@@ -1,4 +1,4 @@
-"""Splits vector loops into single stores of hardware vectors; what cannot be vectorized stays a loop."""
+"""Splits vector loops into single stores of hardware vectors; what cannot be vectorized remains a loop."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from deepgen.operators.expr.nodes import with_children as with_operands
 from deepgen.vocabulary import dtype
 
 _DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
-_MOST_PIECES = 16  # that follow each other in the text; more are a loop
-_MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
-_ARITHMETIC_BYTES = 4  # of smaller floats
-INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are stored together
-_INTERLEAVED_BYTES = 16  # of each of them: CPUs interleave within so many
+_MOST_PIECES = 16  # in straight-line code; more become a loop
+_MOST_CHOSEN = 16  # lanes of one select: masks wider than a vector take compilers long
+_ARITHMETIC_BYTES = 4  # size in which smaller floats are computed
+INTERLEAVED = (2, 4)  # strides of interleaved vectors, which are stored together
+_INTERLEAVED_BYTES = 16  # of each of them: CPUs interleave within this many
 
 
 def vectorize(body: Stmt, around: Around) -> Stmt:
@@ -56,13 +56,13 @@ class _Vectors(Inside):
         return self.pushed(statement, statement.body) or replace(statement, kind=SERIAL)
 
     def pushed(self, loop: For, body: Stmt) -> Stmt | None:
-        """The vector loop inside whatever its body is, down to the stores; None where that would not be the same."""
+        """The vector loop moved inside its body, down to the stores; None if that would change the result."""
         if isinstance(body, Seq):
             parts = [self.pushed(loop, s) for s in body.body]
             return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
         if isinstance(body, Store):
             return self.pieces(loop, body)
-        inner = isinstance(body, For) and body.kind in _DONE_AT_ONCE  # of two vector loops the inner one stays
+        inner = isinstance(body, For) and body.kind in _DONE_AT_ONCE  # of two nested vector loops the inner one stays
         if loop.limits or inner or not isinstance(body, (For, If)):
             return None
         asked = body.limits if isinstance(body, For) else body.conditions
@@ -78,7 +78,7 @@ class _Vectors(Inside):
         return If(body.conditions, then, otherwise)
 
     def scanned(self, loop: For) -> Stmt:
-        """A loop along which a stage is scanned, in vectors where it is as long as these."""
+        """A loop along which a stage is scanned; a vector loop if its extent is the vector length."""
         store = loop.body
         if isinstance(store, Store) and not loop.limits and (scan := scan_of(loop.variable, store)) is not None:
             lanes = self.bytes // max(_bytes(store, loop.variable))
@@ -102,7 +102,8 @@ class _Vectors(Inside):
             outer, count = f"{loop.variable}.piece", loop.extent // lanes
             pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
             start = count * lanes
-        # What is left may be stored together with some that was before: small vectors are slow to interleave.
+        # The remainder may be stored together with elements that were stored already: small vectors are slow to
+        # interleave.
         again = interleaved and store.reduce is None and not any(r.tensor == store.buffer for r in reads(store.value))
         while start < loop.extent:
             if again and start:
@@ -114,7 +115,7 @@ class _Vectors(Inside):
         return sequence(*pieces)
 
     def between(self, loop: For, store: Store, start: int, end: int) -> Stmt:
-        """A part of a loop on which all lanes choose the same."""
+        """A part of a loop in which all lanes make the same choice."""
         part = replace(loop, extent=end - start)
         shifted = {loop.variable: iterator(loop.variable) + start}
         piece = simplified(with_indices_in(store, lambda i: i.substitute(shifted)), self.inside(part).bounds)
@@ -122,7 +123,7 @@ class _Vectors(Inside):
         return piece if part.extent == 1 else self.pieces(part, piece)
 
     def serves(self, variable: str, store: Store, lanes: int) -> bool:
-        """Whether a store can be done for all values of the variable at once."""
+        """Whether a store can be executed for all values of the variable at once."""
         (offset,) = store.indices
         if lanes > _MOST_CHOSEN and _chosen(variable, store.value):
             return False
@@ -133,26 +134,26 @@ class _Vectors(Inside):
         return bool(offset.step(variable))
 
     def computes_both(self, variable: str, value: Value) -> bool:
-        """A choice by lanes computes both values, so that both must be there to be read."""
+        """A select per lane computes both values, so both must be readable."""
         return all(self.readable(either) for v in _chosen(variable, value) for either in (v.then, v.otherwise))
 
     def readable(self, value: Value) -> bool:
-        """Whether a value can be computed wherever the loops around stand."""
+        """Whether a value can be computed at any values of the enclosing loops."""
         offsets = [(read.indices[0], self.buffers[read.tensor].elements) for read in reads(value)]
         inside = all(self.bounds.always(i) and self.bounds.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
 
 
 def _chosen(variable: str, value: Value) -> list[Select]:
-    """The choices that differ between lanes."""
+    """The selects that differ between lanes."""
     return [v for v in walk(value) if isinstance(v, Select) and _depends(v.condition, variable)]
 
 
 def _shortened(loop: For, store: Store) -> For:
-    """The loop up to where its choice ends, if what is chosen after that changes nothing.
+    """The loop up to where its condition ends, if what is selected after that changes nothing.
 
-    What is not chosen must not be read, and a compiler may vectorize the choice: where gcc 12 knows which elements are
-    chosen, it loads the others of a vector of AVX-512 as well, beyond the end of a tensor.
+    Values that are not selected must not be read, and a compiler may vectorize the select: if gcc 12 knows which
+    elements are selected, it loads the other elements of an AVX-512 vector as well, beyond the end of a tensor.
     """
     chosen = store.value
     if store.reduce is None or not isinstance(chosen, Select):
@@ -166,7 +167,8 @@ def _shortened(loop: For, store: Store) -> For:
 
 @dataclass(frozen=True)
 class VectorScan:
-    """A store that adds its value to the element before: how, what, where it is the first, and that element."""
+    """A store that combines its value with the previous element: operation, value, the condition for the first element,
+    and the read of the previous one."""
 
     op: str
     value: Value
@@ -175,7 +177,7 @@ class VectorScan:
 
 
 def scan_of(variable: str, store: Store) -> VectorScan | None:
-    """What a store along a scanned loop is, where elements lie side by side; None for any other store."""
+    """Describes a store along a scanned loop over contiguous elements; None for any other store."""
     chosen, (offset,) = store.value, store.indices
     if not isinstance(chosen, Select) or not isinstance(chosen.otherwise, Binary) or store.reduce is not None:
         return None
@@ -188,7 +190,7 @@ def scan_of(variable: str, store: Store) -> VectorScan | None:
 
 
 def _borders(loop: For, store: Store) -> list[int]:
-    """Where along a loop a choice by its lanes changes, as at padding that has the same place in every row."""
+    """Where along a loop a per-lane condition changes, such as at padding that has the same place in every row."""
     chosen = (v.condition for v in walk(store.value) if isinstance(v, Select))
     asked = [c for condition in chosen for c in conditions(condition) or ()]
     first, last = ((Iter(loop.variable), 1),), ((Iter(loop.variable), -1),)
@@ -203,7 +205,7 @@ def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
 
 
 def _divides(value: Value) -> bool:
-    """Integers by zero would end the program."""
+    """An integer division by zero would end the program."""
     return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer
 
 
@@ -216,10 +218,10 @@ def _depends(value: Value, variable: str) -> bool:
 
 
 def _bytes(store: Store, variable: str) -> Iterator[int]:
-    """The sizes of the numbers that vectors are made of."""
+    """The sizes of the numbers in vectors."""
     yield _size(store.value.dtype)
     for value in walk(store.value):
-        # Places are compared, and made numbers of, in 32 bits.
+        # Indices are compared, and converted to numbers, in 32 bits.
         if value.dtype != BOOL and not isinstance(value, (Const, Place)) and _depends(value, variable):
             yield _size(value.dtype)
 
@@ -233,7 +235,7 @@ _MOST = 32  # elements of a vector
 
 
 def vectorize_stores(body: Stmt, around: Around) -> Stmt:
-    """For GPUs, whose compilers know of no vectors: what cannot be one store is written out one by one."""
+    """For GPUs, whose compilers do not vectorize: loops that cannot become one store are unrolled."""
     return simplified(_with_vectors(body, held_in(body, HELD)), IndexBounds(around.ranges))
 
 
@@ -248,7 +250,7 @@ def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:
 
 
 def _apart(loop: For) -> list[For]:
-    """A loop for each store of the body, where none needs what a later one writes; none where that cannot be."""
+    """A loop for each store of the body, if none needs what a later one writes; otherwise an empty list."""
     asked, body = _unguarded(loop.body)
     if not isinstance(body, Seq):
         return []
@@ -283,7 +285,7 @@ def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
 
 
 def _for_all(condition: Index, loop: For) -> Index | None:
-    """The condition that holds for all iterations of the loop or for none; None where there may be others."""
+    """A condition that is equivalent for all iterations of the loop; None if there may be iterations that differ."""
     times = condition.step(loop.variable)
     if not times:
         return condition if times == 0 else None
@@ -297,7 +299,7 @@ def _for_all(condition: Index, loop: For) -> Index | None:
 
 
 def _with_one_choice(value: Value, loop: For) -> Value | None:
-    """The value with choices that are the same for the whole vector; None where there are others."""
+    """The value, with each select the same for the whole vector; None if one is not."""
     if isinstance(value, Select):
         asked = conditions(value.condition)
         if asked is None:

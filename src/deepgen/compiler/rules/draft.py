@@ -1,6 +1,6 @@
 """A partial sketch: the steps so far, and the loops, buffers, knobs and requirements that follow from them.
 
-Rules write steps through a draft, so that what the steps mean for extents and memory is kept in one place.
+Rules add steps through a draft, so that the effects of steps on extents and memory are computed in one place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deepgen.vocabulary import dtype
 
 @dataclass(frozen=True)
 class AxisPart:
-    """What a loop does for one axis: so many iterations, each so far along it."""
+    """A loop's part along one axis: its iterations, and the distance between them."""
 
     axis: str
     extent: Extent
@@ -32,7 +32,7 @@ class AxisPart:
 @dataclass(frozen=True)
 class DraftLoop:
     name: str
-    parts: tuple[AxisPart, ...]  # one, or those of the loops that were fused
+    parts: tuple[AxisPart, ...]  # one, or several after fusion
 
     @property
     def extent(self) -> Extent:
@@ -41,7 +41,7 @@ class DraftLoop:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A knob of a sketch: its values, the one to take without a search, and the condition under which it exists."""
+    """A knob of a sketch: its values, the default without a search, and the condition under which it exists."""
 
     name: str
     values: tuple[Value, ...]
@@ -50,36 +50,36 @@ class Tuned:
 
 
 def unused(name: str, numbered: str, taken: Sequence[str]) -> str:
-    """A name that is not taken: of parts of an expression that are scheduled alike, the second gets a number."""
+    """A name that is not taken: if several parts of an expression are scheduled alike, later ones get a number."""
     tries = (name if n == 1 else numbered.format(name, n) for n in range(1, len(taken) + 2))
     return next(one for one in tries if one not in taken)
 
 
 class Useless(Exception):
-    """A sketch that has no config."""
+    """A sketch without any config."""
 
 
 class Draft:
-    """Mutable while one rule works on it; `branch` copies it for another way to continue."""
+    """Mutable while a rule works on it; `branch` copies it to try another alternative."""
 
     def __init__(self, expression: Expression, target: Cpu, dot: Instruction | None = None) -> None:
         self.base, self.expression, self.target = expression, expression, target
         self.dot = dot  # the instruction that the expression was prepared for
-        self.names: tuple[str, ...] = ()  # of the ways that were taken; together they name the sketch
+        self.names: tuple[str, ...] = ()  # the alternatives taken; together they name the sketch
         self.template: Template = ()
         self.knobs: tuple[Tuned, ...] = ()
         self.derived: dict[str, Expr] = {}
         self.requirements: tuple[Requirement, ...] = ()
         self.loops: dict[str, tuple[DraftLoop, ...]] = {}
         self.scopes: Mapping[str, str] = {}
-        self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages that lie in panels along an axis, as wide as this
+        self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages stored in panels along an axis, and their width
         self.buffers: dict[str, Extent] = {}  # bytes of each stage that is kept in scratch memory
-        self.extents: dict[str, dict[str, Extent]] = {}  # of each stage's axes, where it is computed
-        self.tasks: Extent | None = None  # that threads divide, in the last stage: it has the most to do
+        self.extents: dict[str, dict[str, Extent]] = {}  # of each stage's axes, in the region computed at a time
+        self.tasks: Extent | None = None  # that threads divide, in the last stage, which has the most work
         self.done: frozenset[str] = frozenset()
-        self.by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
+        self.by: tuple[tuple[str, str], ...] = ()  # which rule scheduled which stage
         self.useless = ""
-        self._when: tuple[Expr, ...] = ()  # the choices under which steps are written at present
+        self._when: tuple[Expr, ...] = ()  # the choices under which steps are currently added
         for stage in expression.stages:
             self._start(stage.name)
 
@@ -96,7 +96,7 @@ class Draft:
 
     @property
     def next(self) -> Stage | None:
-        """The last stage that no rule has seen to: consumers come before what they read."""
+        """The last stage that no rule has scheduled: consumers come before the stages that they read."""
         return next((stage for stage in reversed(self.expression.stages) if stage.name not in self.done), None)
 
     def finish(self, *names: str) -> None:
@@ -109,28 +109,29 @@ class Draft:
     # Knobs ------------------------------------------------------------------------------------------------------------
 
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr:
-        """A knob; `usual` is the value to take without a search. One value needs no knob of its own."""
+        """A knob; `usual` is its default without a search. A single value needs no knob."""
         when = all_of(*self._when) if self._when else None
         self.knobs = (*self.knobs, Tuned(name, tuple(values), usual, when))
         return knob_ref(name)
 
     def free_name(self, stage: str, name: str) -> str:
-        """The name for a knob, with its stage where another stage has one of that name."""
+        """A name for a knob, prefixed with its stage if another stage has a knob of that name."""
         taken = {knob.name for knob in self.knobs} | set(self.derived)
         return f"{stage}_{name}" if name in taken else name
 
     def copy_of(self, tensor: str, sums: str) -> tuple[str, str]:
-        """The knob that places a copy of what sums read of a tensor, and the copy: other sums may have their own."""
+        """The knob that places a copy of what a reduction reads of a tensor, and the copy's name: other reductions may
+        have their own."""
         knob = self.free_name(sums, f"at_{tensor}")
         return knob, f"{knob.removesuffix(f'at_{tensor}')}{tensor}_packed"
 
     def derive(self, name: str, value: Extent) -> None:
-        """A value to be shown by its name, if it depends on knobs."""
+        """A named value to be displayed, if it depends on knobs."""
         if not isinstance(value, int):
             self.derived[name] = value
 
     def require(self, expr: Expr | bool, words: str) -> None:
-        """Keep only configs for which it holds; one that is decided already is not written down."""
+        """Keeps only configs for which it holds; one that is already decided is not recorded."""
         if isinstance(expr, bool):
             return
         if self._when:
@@ -139,7 +140,7 @@ class Draft:
         self.requirements = (*self.requirements, Requirement(words, expr))
 
     def choose(self, knob: str, usual: Value, ways: Mapping[Value, Callable[[Draft], None]]) -> None:
-        """A knob that decides between ways to continue; what follows must not depend on which was taken."""
+        """A knob that selects between alternatives; later steps must not depend on which was taken."""
         if len(ways) == 1:
             next(iter(ways.values()))(self)
             return
@@ -217,9 +218,9 @@ class Draft:
         self.finish(stage)
 
     def rfactor(self, stage: str, factor: Extent, usual: int, name: str, group: int = 1) -> str:
-        """Partial results, `factor` of them, along the innermost axis that is summed over: its name.
+        """Partial results, `factor` of them, along the innermost reduced axis: returns the stage's name.
 
-        Each of them is of every `factor`-th element, or of groups of so many.
+        Each of them covers every `factor`-th element, or groups of `group` elements.
         """
         loop, grouped = self.stage(stage).reduced[-1], (group,) if group > 1 else ()
         outer, inner, within = s.split_names(loop.name, 3)
@@ -240,10 +241,11 @@ class Draft:
         group: tuple[int, int] | None = None,
         strip: tuple[Extent, int] | None = None,
     ) -> None:
-        """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost.
+        """Stores the dimensions in this order; `panel` divides one into panels: the panel is then the outermost index,
+        the place within it the innermost.
 
-        `group` is one of the others in groups that lie side by side: where in a group is then innermost. `strip` is how
-        many strips a panel has, and how wide they are, where each of them is to lie in one piece.
+        `group` divides another dimension into contiguous groups: the place within a group is then innermost. `strip` is
+        the number of strips in a panel and their width, if each strip is to be contiguous.
         """
         grouped, group_of = group or (-1, 1)
         places = tuple(s.LayoutPlace[s.Number](place, group_of if place == grouped else 1) for place in order)
@@ -260,13 +262,13 @@ class Draft:
         self.step(s.Layout(stage, places))
 
     def compute_at(self, stage: str, consumer: str, loop: str, scope: s.MemoryScope = "global") -> None:
-        """Its loops then run over what one iteration of the consumer's loop reads."""
+        """Computes it at a loop of its consumer: its loops then cover what one iteration of that loop reads."""
         self._start(stage, self.extents[stage] | self.region(stage, consumer, loop))
         self.step(s.ComputeAt(stage, consumer, loop))
         self.scoped(stage, scope)
 
     def scoped(self, stage: str, scope: s.MemoryScope) -> None:
-        """Where a stage that is not a result is kept."""
+        """Sets the memory scope of a stage that is not a result."""
         if scope != self.scopes.get(stage, "global"):
             self.step(s.SetScope(stage, scope))
             self.scopes = {**self.scopes, stage: scope}
@@ -274,7 +276,7 @@ class Draft:
             self.buffers[stage] = self.bytes(stage)
 
     def bytes(self, stage: str) -> Extent:
-        """Of the part of a stage that is kept at a time."""
+        """Bytes of the part of a stage that is kept at a time."""
         of = self.stage(stage)
         sizes = {axis.name: self.extents[stage][axis.name] for axis in of.axes}
         if stage in self.panels:
@@ -289,7 +291,7 @@ class Draft:
         self.step(step)
 
     def _start(self, name: str, known_extents: Mapping[str, Extent] | None = None) -> None:
-        """A loop for each axis, as long as is known or as the axis is."""
+        """A loop for each axis, with the known extent or else that of the axis."""
         stage = self.stage(name)
         axes = (*stage.axes, *stage.reduced)
         extents = {axis.name: (known_extents or {}).get(axis.name, axis.extent) for axis in axes}
@@ -300,7 +302,7 @@ class Draft:
         return next((i, candidate) for i, candidate in enumerate(self.loops[stage]) if candidate.name == loop)
 
     def inside(self, stage: str, loop: str) -> dict[str, Extent]:
-        """How far each axis of a stage runs during one iteration of a loop."""
+        """The extent of each axis of a stage within one iteration of a loop."""
         place, _ = self._find(stage, loop)
         extents: dict[str, list[Extent]] = {}
         for inner in self.loops[stage][place + 1 :]:
@@ -309,7 +311,8 @@ class Draft:
         return {axis: plus([1, *runs]) for axis, runs in extents.items()}
 
     def region(self, stage: str, consumer: str, loop: str) -> dict[str, Extent]:
-        """How much of a stage one iteration of a consumer's loop needs, axis by axis, through all that lies between."""
+        """The extent of each axis of a stage that one iteration of a consumer's loop needs, through all stages in
+        between."""
         axes = self.stage(stage).axes
         runs = self._runs(stage, consumer, loop)
         return {axis.name: least(runs[axis.name], axis.extent) for axis in axes}
@@ -331,7 +334,7 @@ class Draft:
 
 
 def _restructured(expression: Expression, *changes: s.Step) -> Expression:
-    """The expression with the stages that these steps make."""
+    """The expression with the stages that these steps create."""
     state = apply(expression, changes)
     return replace(expression, stages=tuple(planned.stage for planned in state.stages.values()))
 

@@ -1,6 +1,7 @@
-"""Place-by-Place: threads divide the outer axes of a stage, vectors lie along its last.
+"""Place-by-Place: threads divide the outer axes of a stage, vectors run along its last.
 
-Every stage can be scheduled this way; others do better for some. Scans run along their axis within a thread's part.
+Every stage can be scheduled this way; for some, other rules do better. Scans run along their axis within a thread's
+part.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
 _MOST_RESIDUES = 8
-_PARTS, _RUN = 8, 256  # parts for each thread; places of the last axis side by side, where others are too few
+_PARTS, _RUN = 8, 256  # parts per thread; contiguous elements of the last axis, if the other axes have too few
 
 
 class PlaceByPlace:
-    """Where no other rule knows better."""
+    """The fallback where no other rule does better."""
 
     name, exclusive, targets = "Place-by-Place", True, (Cpu,)
 
@@ -56,9 +57,10 @@ class PlaceByPlace:
 
 
 def _apart_from_last(draft: Draft, stage: Stage, axes: list[str]) -> list[str]:
-    """Axes that threads divide without the last, or without runs of it: joined, each place would be divided for.
+    """The axes that threads divide, without the last one or without runs of it: if all were fused, each element would
+    need a division.
 
-    Compilers make vectors of a loop over places that lie apart.
+    Compilers also vectorize a loop over strided elements.
     """
     extents = [axis.extent for axis in stage.axes]
     if prod(extents[:-1]) >= _PARTS * draft.target.cores:
@@ -69,9 +71,9 @@ def _apart_from_last(draft: Draft, stage: Stage, axes: list[str]) -> list[str]:
 
 
 def _by_residues(draft: Draft, stage: Stage) -> bool:
-    """A step for each residue of the last axis, written out, where that tells from where an element is read.
+    """An unrolled step for each residue of the last axis, if the residue determines where an element is read from.
 
-    Compilers then find the vectors that are interleaved.
+    Compilers then recognize interleaved vectors.
     """
     last = stage.axes[-1].name if stage.axes else ""
     atoms = [atom for read in reads(stage.value) for index in read.indices for atom, _ in index.terms]
@@ -84,7 +86,7 @@ def _by_residues(draft: Draft, stage: Stage) -> bool:
 
 
 def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
-    """Sums that cannot be read in vectors, one by one."""
+    """Sums that cannot be read as vectors, one by one."""
     axes = [axis.name for axis in stage.axes]
     inner = draft.fuse(stage.name, axes)
     draft.annotate(stage.name, PARALLEL, inner)
@@ -93,7 +95,7 @@ def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
 
 
 def _scan(draft: Draft, stage: Stage) -> None:
-    """Along other axes than the scanned one iterations do not wait for each other: threads divide the first."""
+    """Only iterations along the scanned axis depend on each other: threads divide the other axes."""
     others = [axis.name for axis in stage.axes if axis.name != stage.scan]
     assert stage.scan is not None
     last = stage.axes[-1].name
@@ -108,7 +110,8 @@ def _scan(draft: Draft, stage: Stage) -> None:
 
 
 def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[str]:
-    """Several scans turn by turn, each of which waits for its own last sum only; in vectors where elements lie so."""
+    """Several interleaved scans, each of which waits only for its own last sum; in vectors if elements are
+    contiguous."""
     extent = draft.extents[stage.name][others[-1]]
     values = up_to(UNROLLED, extent if isinstance(extent, int) else 1)
     together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
@@ -120,7 +123,7 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
 
 
 def _in_steps(draft: Draft, stage: Stage, scan: str) -> list[str]:
-    """The loops along a scan: where elements lie side by side, vectors are scanned, and what came before is added."""
+    """The loops along a scan: if elements are contiguous, vectors are scanned, and the carried value is added."""
     of = dtype(draft.expression.dtype_of(stage.name))
     lanes = draft.target.vector_bytes // (of.bytes if of.integer else max(of.bytes, 4))  # small floats are widened
     if scan != stage.axes[-1].name or lanes == 1 or stage.axes[-1].extent < 2 * lanes:
@@ -153,7 +156,7 @@ class RowFusion:
 
 
 def _arrange(draft: Draft, stage: Stage, rows: list[str], *, together: bool) -> str:
-    """The loop over rows, or, `together`, over as many rows as vectors hold where they lie next to each other."""
+    """The loop over rows, or, if `together`, over groups of as many contiguous rows as vectors hold."""
     inner, last = [axis.name for axis in stage.axes if axis.name not in rows], stage.axes[-1].name
     vectorised = in_vectors(draft, stage) if together or last not in rows else []
     if vectorised and last in rows:
@@ -176,7 +179,7 @@ def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: PartialS
 
 
 def _before(draft: Draft, stage: Stage) -> list[Stage]:
-    """The stages that only this one and such stages read, in their order."""
+    """The stages that are read only by this one and by other such stages, in order."""
     needed = {stage.name}
     for one in reversed(draft.expression.stages):
         read_by = {reader.name for reader in facts.readers(draft.expression, one.name)}
@@ -187,9 +190,9 @@ def _before(draft: Draft, stage: Stage) -> list[Stage]:
 
 
 def _rows(draft: Draft, stage: Stage) -> list[str]:
-    """The axes along which every sum before a stage has one result per element; none if it is not such a row.
+    """The axes along which every preceding sum has one result per element; none if the stage has no such rows.
 
-    What the sums read must belong to one row: a matrix that all rows are multiplied with is used again between rows.
+    What the sums read must belong to one row: a matrix that all rows are multiplied with is reused between rows.
     """
     if stage.reduce is not None or stage.scan is not None:
         return []
@@ -207,7 +210,7 @@ def _rows(draft: Draft, stage: Stage) -> list[str]:
 
 
 def _places(draft: Draft, stage: Stage, before: list[Stage]) -> dict[str, dict[str, str]]:
-    """For each stage before: which of its axes are axes of the last stage, through all that reads it."""
+    """For each preceding stage, the axes that correspond to axes of the last stage, through all its readers."""
     places = {stage.name: {axis.name: axis.name for axis in stage.axes}}
     for one in reversed(before):
         asked: list[set[str | None]] = [set() for _ in one.axes]

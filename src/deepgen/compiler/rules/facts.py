@@ -1,15 +1,16 @@
-"""Facts about an expression for rules: who reads whom, along which axes memory is contiguous, what is reused."""
+"""Facts about an expression for rules: which stages read which, along which axes memory is contiguous, what is
+reused."""
 
 from __future__ import annotations
 
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, Value, reads, walk
 
-_COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
+_COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # functions that are not computed twice without need
 
 
 def is_summed(stage: Stage) -> bool:
-    """Whether its elements are of many: it is computed by loops of its own, before what reads it."""
+    """Whether its elements are computed from many: it gets its own loops, before the stages that read it."""
     return stage.reduce is not None or stage.scan is not None
 
 
@@ -22,7 +23,7 @@ def reads_of(stage: Stage, name: str) -> tuple[Read, ...]:
 
 
 def stride(expression: Expression, read: Read, axis: str) -> int | None:
-    """By how many elements of a dense tensor one step along the axis moves a read; None: not always the same."""
+    """How many elements of a dense tensor a read moves per step along the axis; None if that varies."""
     total, size = 0, 1
     for index, length in zip(reversed(read.indices), reversed(expression.shape_of(read.tensor)), strict=True):
         moved = index.step(axis)
@@ -34,12 +35,12 @@ def stride(expression: Expression, read: Read, axis: str) -> int | None:
 
 
 def plain(index: Index) -> str | None:
-    """The iterator that an index is, if it is nothing else."""
+    """The iterator that an index consists of, if it is nothing else."""
     return index.plain
 
 
 def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:
-    """The consumer's axis for each axis of the producer, where it reads only the element at its own place."""
+    """The consumer's axis for each axis of the producer, if it only reads the element at its own position."""
     places = {tuple(plain(i) for i in r.indices) for r in reads_of(consumer, producer.name)}
     if len(places) != 1 or consumer.reduce is not None:
         return None
@@ -51,7 +52,7 @@ def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:
 
 
 def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
-    """The one stage that reads this one, if it does so place by place and so can take over its tiles."""
+    """The only stage that reads this one, if it does so elementwise and can take over its tiles."""
     if stage.name in expression.outputs:
         return None
     consumers = readers(expression, stage.name)
@@ -61,7 +62,7 @@ def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
 
 
 def costly(stage: Stage) -> bool:
-    """Whether computing an element again costs more than keeping it."""
+    """Whether computing an element again costs more than storing it."""
     return any(costly_value(node) for node in walk(stage.value))
 
 
@@ -71,7 +72,7 @@ def costly_value(value: Value) -> bool:
 
 
 def guarded(stage: Stage) -> bool:
-    """Whether what is computed depends on the place, as padding does."""
+    """Whether the value depends on the position, as with padding."""
     return any(isinstance(n, (Select, Compare)) for n in walk(stage.value))
 
 

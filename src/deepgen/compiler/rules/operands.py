@@ -1,7 +1,7 @@
 """Add-Multi-level-SPM: the operands of a tiled reduction are copied to a separate buffer, packed in the order of use.
 
-On CPUs that buffer stays in cache, because it is read contiguously, and vectors are loaded from it
-along any axis. Where the copy is made, once or for each block, is a knob of its own, `at_NAME`.
+On CPUs that buffer stays in cache, because it is read contiguously, and vectors are loaded from it along any axis.
+Whether the copy is made once or for each block is a knob of its own, `at_NAME`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
 from deepgen.vocabulary import dtype
 
-_SHORT_RUN = 512  # bytes of a row that a block reads: with fewer, CPUs do not load ahead
+_SHORT_RUN = 512  # bytes of a row that a block reads: with fewer, CPUs do not prefetch
 
 
 def stage_operands(
     draft: Draft, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
-    """A choice for each tensor that the sums read."""
+    """A knob for each tensor that the sums read."""
     for name in dict.fromkeys(read.tensor for read in reads(sums.value)):
         if name in draft.done:
             continue
@@ -51,10 +51,10 @@ def stage_operands(
 def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
     """A stage before the sums, such as padding: computed where it is read, for each block, or once.
 
-    Without a search it is computed for each block where no two blocks read the same of it, but for their borders.
+    By default it is computed for each block if blocks read disjoint parts of it, except for borders.
     """
     if not only_for(draft, producer):
-        return  # it is scheduled as a stage of its own
+        return  # it is scheduled as a separate stage
 
     def once(way: Draft) -> None:
         copy_loops(way, producer, parallel=True)
@@ -72,14 +72,14 @@ def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block
 
 
 def of_blocks(draft: Draft, producer: Stage, sums: Stage) -> bool:
-    """Whether no two blocks of sums read the same of a stage that only they read, but for borders."""
+    """Whether blocks of sums read disjoint parts of a stage that only they read, except for borders."""
     matches = facts.reads_of(sums, producer.name)
     own = all(facts.depends(read, axis.name) for read in matches for axis in sums.axes if axis.extent > 1)
     return bool(matches) and own and only_for(draft, producer)
 
 
 def fits_panels(sums: Stage, tensor: str, axis: str | None) -> bool:
-    """Whether a copy of what sums read of a tensor can lie in panels along one of their axes."""
+    """Whether a copy of what sums read of a tensor can be stored in panels along one of their axes."""
     matches = facts.reads_of(sums, tensor)
     return (
         len(matches) == 1 and [facts.plain(index) for index in matches[0].indices].count(axis) == 1 and axis is not None
@@ -89,7 +89,7 @@ def fits_panels(sums: Stage, tensor: str, axis: str | None) -> bool:
 def _of_tensor(
     draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
-    """A tensor that is given: read where it lies, or packed into panels as wide, or as high, as a tile."""
+    """An input tensor: read in place, or packed into panels as wide, or as high, as a tile."""
     wide, matches = _cast_to(sums, tensor), facts.reads_of(sums, tensor)
     single, must = tensor in vectors.single, tensor in vectors.packed
     axis, panel = (vectors.reused_along, (tile.high,)) if single else (vectors.axis, (tile.wide, tile.lanes))
@@ -125,16 +125,18 @@ def _of_tensor(
 
 
 def _cast_to(sums: Stage, tensor: str) -> str | None:
-    """What all that is read of a tensor is cast to: a copy then holds that, so that each element is cast once."""
+    """The format that every read of a tensor is cast to: a copy is then stored in that format, so that each element is
+    cast once."""
     casts = [n for n in walk(sums.value) if isinstance(n, Cast) and isinstance(n.value, Read)]
     kinds = [n.dtype for n in casts if isinstance(n.value, Read) and n.value.tensor == tensor]
     return kinds[0] if len(kinds) == len(facts.reads_of(sums, tensor)) and len(set(kinds)) == 1 else None
 
 
 def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, ...], *, parallel: bool) -> None:
-    """Panel by panel, and in a panel in the order of the other dimensions.
+    """Packs panel by panel, and within a panel in the order of the other dimensions.
 
-    What lies along the panels fills several at a time, and what lies across them is copied in squares.
+    If the source is contiguous along the panels, several are filled at a time; if it is contiguous across them, it is
+    copied in squares.
     """
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]

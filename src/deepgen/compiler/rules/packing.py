@@ -17,22 +17,22 @@ from deepgen.operators.expr.nodes import Read, Stage
 from deepgen.space import Value
 from deepgen.vocabulary import dtype
 
-_SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy for each thread; panels that are filled side by side
+_SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy per thread; panels that are filled at a time
 
 
 def side_by_side(draft: Draft, name: str, axis: str, panel: tuple[Extent, ...], *, parallel: bool) -> Extent:
-    """How many panels are filled at a time with what lies along them.
+    """How many panels are filled at a time from a source that is contiguous along them.
 
-    One at a time would read little of each row, and come to the same pages of memory again and again.
+    One at a time would read little of each row, and return to the same pages of memory many times.
     """
     panels = covered(draft.extents[name][axis], times(panel))
     return least(covered(panels, _SHARES * draft.target.cores), _SIDE_BY_SIDE) if parallel else panels
 
 
 def square_rows(draft: Draft, stage: Stage, across: str, lanes: Extent, group: int = 1) -> str | None:
-    """The axis along which a copy reads rows of squares, where it turns them into columns that lie along `across`.
+    """The axis along which a copy reads rows of squares, if it transposes them into columns along `across`.
 
-    The square has as many rows as a vector has lanes, and in each row as many groups of elements.
+    The square has as many rows as a vector has lanes, and as many groups of elements in each row.
     """
     read = stage.value
     if not isinstance(read, Read) or not isinstance(lanes, int):
@@ -46,7 +46,7 @@ def square_rows(draft: Draft, stage: Stage, across: str, lanes: Extent, group: i
 def pack_squares(
     draft: Draft, name: str, panel: tuple[str, tuple[Extent, ...]], row: str, group: int = 1, *, parallel: bool
 ) -> None:
-    """Panel by panel: in each, strips as wide as a vector, along which whole rows are read from their beginning."""
+    """Panel by panel: each has strips as wide as a vector, along which rows are read from beginning to end."""
     across, sizes = panel
     others = [axis.name for axis in draft.stage(name).axes if axis.name not in (across, row)]
     panels, *strips, column = draft.split(name, across, sizes)
@@ -59,17 +59,17 @@ def pack_squares(
         draft.annotate(name, PARALLEL, panels)
 
 
-_TRANSPOSED = 8  # steps along the innermost dimension of what is transposed that are written out
-# Where a copy is made, or a stage is computed, that a tiled sum reads.
+_TRANSPOSED = 8  # unrolled steps along the innermost dimension of a transposed copy
+# Where a tiled sum's operand is copied or computed.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Of sums: so many rows, each of so many vectors, which have so many lanes.
+    """A register tile of sums: `high` rows of `wide` vectors of `lanes` lanes.
 
-    Without a search: `packed`, whether what rows are read from is packed; `own`, whether each block of tiles reads
-    panels that no other block reads, so that it packs them itself; `columns`, how many it has.
+    Defaults without a search: `packed`, whether the operand of the rows is packed; `own`, whether each block of tiles
+    reads panels that no other block reads, so that it packs them itself; `columns`, the number of its columns.
     """
 
     high: Extent
@@ -81,12 +81,12 @@ class RegisterTile:
 
 
 def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
-    """Whether all that sums read of a tensor lies side by side along an axis."""
+    """Whether all reads of a tensor by sums are contiguous along an axis."""
     return all(facts.stride(draft.expression, read, axis) == 1 for read in facts.reads_of(sums, tensor))
 
 
 def only_for(draft: Draft, producer: Stage) -> bool:
-    """Whether a stage is there for its one reader alone, whose rule then arranges it."""
+    """Whether a stage has a single reader, whose rule then schedules it."""
     return inlinable(draft.expression, producer) and len(facts.readers(draft.expression, producer.name)) == 1
 
 
@@ -95,8 +95,8 @@ def stage_groups(
 ) -> None:
     """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
 
-    What vectors lie along is in panels as wide as a tile, with the groups of a panel's columns side by side; for tiles,
-    each of them has a strip of the panel.
+    An operand along which vectors run is stored in panels as wide as a tile, with the groups of a panel's columns
+    contiguous; for tile instructions, each tile has a strip of the panel.
     """
     assert vectors.by is not None
     by, (read,), panel = vectors.by, facts.reads_of(sums, tensor), (tile.wide, tile.lanes)
@@ -137,7 +137,7 @@ def stage_groups(
 
 
 def _transpose(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
-    """A copy whose innermost dimension is another one: small blocks are written out, as transposes of numbers."""
+    """A copy with another innermost dimension: small blocks are unrolled, as transposes of scalars."""
     axes = [axis.name for axis in draft.stage(name).axes]
     others = [axis for place, axis in enumerate(axes) if place != over]
     groups, within = draft.split(name, axes[over], (group,))
@@ -160,7 +160,7 @@ def _pack(
 ) -> None:
     """In the order of the copy: vectors along columns, which are interleaved, or a group as one number.
 
-    Groups that lie as they are needed are copied in squares. With `strips`, a panel lies in several of them.
+    Groups that are already contiguous are copied in squares. With `strips`, a panel consists of several strips.
     """
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]

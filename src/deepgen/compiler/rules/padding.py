@@ -30,16 +30,16 @@ from deepgen.operators.expr.nodes import (
 
 @dataclass(frozen=True)
 class _Padding:
-    """A stage, and where in it a guarded read finds its element."""
+    """A padding stage, and the read of it that replaces a guarded read."""
 
     stage: Stage
     read: Read
 
 
 def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expression:
-    """The expression with a stage for each guarded read of a reduction, as far as guards depend on what is read.
+    """The expression with a stage for each guarded read of a reduction whose guard depends only on what is read.
 
-    The stage holds what is read as it is cast, but for the reductions of these names: those read it as it was stored.
+    The stage stores the cast value, except for reductions in `narrow`: for those it keeps the tensor's own format.
     """
     stages: list[Stage] = []
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
@@ -60,7 +60,7 @@ def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expr
 
 
 def _guarded(value: Value, narrow: bool) -> Iterator[Value]:
-    """Guarded reads, with the cast around them where there is one and they are not to be `narrow`."""
+    """Guarded reads, including the cast around them, if any, unless they are to be `narrow`."""
     if guard(value) is not None:
         yield value.value if narrow and isinstance(value, Cast) else value
     else:
@@ -69,7 +69,7 @@ def _guarded(value: Value, narrow: bool) -> Iterator[Value]:
 
 
 def guard(value: Value) -> Select | None:
-    """The choice between a read and a constant that a value is, behind its cast where there is one."""
+    """The choice between a read and a constant, if the value is one, possibly under a cast."""
     inner = value.value if isinstance(value, Cast) else value
     if isinstance(inner, Select) and isinstance(inner.then, Read) and isinstance(inner.otherwise, Const):
         return inner
@@ -87,7 +87,7 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
     for index in read.indices:
         core = _core(index)
         if not core.terms:
-            continue  # one place, as in the dimension of height of a filter for rows
+            continue  # a single index, such as the height of a filter for rows
         low, high = core.bounds(ranges)
         name = f"p{len(axes)}"
         axes.append(Axis(name, high - low + 1))
@@ -108,7 +108,7 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
 
 
 def _legal(stage: Stage, expression: Expression) -> bool:
-    """Whether it reads nothing outside a tensor: a choice around a guarded read may have kept it inside."""
+    """Whether it reads nothing outside a tensor: an enclosing condition may have kept the guarded read inside."""
     select = guard(stage.value)
     assert select is not None and isinstance(select.then, Read)
     inside = of_axes(stage.axes).assuming(select.condition)
@@ -117,14 +117,15 @@ def _legal(stage: Stage, expression: Expression) -> bool:
 
 
 def _core(index: Index) -> Index:
-    """The sum of iterators that decides an index: itself without its constant, or what it is a quotient of."""
+    """The sum of iterators that determines an index: the index without its constant, or the dividend of its
+    quotient."""
     if len(index.terms) == 1 and isinstance(index.terms[0][0], Quotient):
         return _core(index.terms[0][0].of)
     return index - index.constant
 
 
 def _moved(value: Value, along: Mapping[object, Index]) -> Value:
-    """A condition over the axes of the new stage. Raises KeyError where it asks for anything else."""
+    """A condition over the axes of the new stage. Raises KeyError if it depends on anything else."""
     if isinstance(value, (Logic, Compare)):
         return replace(value, left=_moved(value.left, along), right=_moved(value.right, along))
     if isinstance(value, Place):

@@ -1,4 +1,4 @@
-"""Reduction-Split: vectors along the axis that is summed over, with partial sums that are added at the end."""
+"""Reduction-Split: vectors along the reduced axis, with partial sums that are added at the end."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from deepgen.compiler.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
 from deepgen.targets import Cpu
 
-_USUAL_SUMS = 4  # chains of additions that do not wait for each other
-_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many iterations or more: more loads are in progress at once
+_USUAL_SUMS = 4  # independent chains of additions
+_LONG_SUMS, _LONG = 8, 64  # the same, for sums of this many iterations or more: more loads are in flight
 _MOST_ROWS = 8
-_VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
+_VECTORS = (*VECTORS, _LONG_SUMS)  # vectors per row
 
 
 @dataclass(frozen=True)
 class PartialSums:
-    """The partial results of a reduction, several vectors of them, and the one vector that these are summed up to."""
+    """The partial results of a reduction, as several vectors, and the single vector that these are added into."""
 
     sums: str
     vector: str
     stage: str
     lanes: int
-    along: str  # the axis along which partial results lie
+    along: str  # the axis of partial results
     dot: Dot | None = None  # the instruction that adds up groups of products
 
 
 class ReductionSplit:
-    """Of a reduction, together with the stage that reads it place by place."""
+    """Splits a reduction, scheduled together with the stage that reads it elementwise."""
 
     name, exclusive, targets = "Reduction-Split", False, (Cpu,)
 
@@ -70,18 +70,18 @@ class ReductionSplit:
 
 
 def dot_of(draft: Draft, sums: Stage) -> Dot | None:
-    """The instruction that the expression was prepared for, where it adds up whole vectors of these products."""
+    """The instruction that the expression was prepared for, if it can add up whole vectors of these products."""
     dot = draft.dot
     return dot if isinstance(dot, Dot) and dot.each and products_of_vectors(draft.expression, sums, dot) else None
 
 
 def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> PartialSums:
-    """Partial results along the innermost axis that is summed over, for so many rows at a time."""
+    """Partial results along the innermost reduced axis, for `rows` rows at a time."""
     lanes, last, dot = draft.lanes(sums.name), sums.reduced[-1], dot_of(draft, sums)
     group = dot.depth if dot is not None else 1
     values = up_to(_VECTORS, last.extent // (lanes * group))
     exact = [wide for wide in values if last.extent % (wide * lanes * group) == 0]
-    values = values if dot is None else exact  # an instruction has no edge
+    values = values if dot is None else exact  # an instruction cannot handle an edge
     long = last.extent >= _LONG * _LONG_SUMS * lanes * group and draft.target.vector_registers >= 2 * _LONG_SUMS + 1
     usual = max(wide for wide in exact or values if wide <= (_LONG_SUMS if long else _USUAL_SUMS))
     wide = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), values, usual)
@@ -98,7 +98,7 @@ def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> PartialSums:
 
 
 def place_partial(draft: Draft, partial: PartialSums, consumer: str, loop: str, rows: str | None) -> None:
-    """Partial results, one vector of them, and their sum, all where a consumer reads it."""
+    """Computes partial results, a single vector of them, and their sum, all where the consumer reads it."""
     for name in (partial.sums, partial.vector):
         draft.compute_at(name, consumer, loop, "register")
         stage = draft.stage(name)

@@ -1,9 +1,9 @@
-"""Split-Residues: a sum in which a stride leaves gaps, as in a transposed convolution, without products of zeros.
+"""Split-Residues: a sum in which a stride leaves gaps, as in a transposed convolution, without multiplying by zeros.
 
-Such a sum reads behind a guard that asks for a remainder: (i - r + c) % s == 0. For each i only every s-th r counts,
-and which these are depends on i % s alone. So i becomes two axes, i = outer * s + residue, and r runs over those that
-count: r = (residue + c) % s + iteration * s. A last stage puts the residues together. Where r has one iteration in all,
-as in a filter of one tap, only one residue has products: the others are zero, and the last stage says so.
+Such a sum reads under a guard on a remainder: (i - r + c) % s == 0. For each i only every s-th r contributes, and which
+these are depends on i % s alone. So i becomes two axes, i = outer * s + residue, and r runs only over those that
+contribute: r = (residue + c) % s + iteration * s. A last stage puts the residues together. If r has only one iteration,
+as in a filter of one tap, only one residue has products: the others are zero, which the last stage writes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _Gap:
 
     @property
     def single(self) -> bool:
-        """Whether one residue alone has products."""
+        """Whether only one residue has products."""
         return self.over.extent == 1
 
     @property
     def only(self) -> int:
-        """That residue."""
+        """The residue that has products."""
         return -self.shift % self.stride
 
     @property
@@ -69,7 +69,7 @@ class _Gap:
 
     @property
     def place(self) -> Index:
-        """Along the axis, over the two that take its place."""
+        """The position along the axis, as an index over the two axes that replace it."""
         return iterator(self.outer.name) * self.stride + self._residue
 
     @property
@@ -78,7 +78,7 @@ class _Gap:
 
     @property
     def step(self) -> Index:
-        """Of the sum, over its iterations."""
+        """The step of the sum, as an index over its iterations."""
         iteration = iterator(self.over.name)
         return iteration if self.single else (self._residue + self.shift) % self.stride + iteration * self.stride
 
@@ -94,7 +94,7 @@ class _Gap:
 
 
 def with_residues(expression: Expression) -> Expression:
-    """The expression with such sums over what counts only."""
+    """The expression with such sums restricted to the terms that contribute."""
     for stage in expression.stages:
         gaps, consumer = _gaps(stage), facts.fusible_consumer(expression, stage)
         if gaps and (consumer is None or _readable(consumer, stage, gaps)):
@@ -103,14 +103,14 @@ def with_residues(expression: Expression) -> Expression:
 
 
 def _gaps(stage: Stage) -> list[_Gap]:
-    """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis, or where
-    residues have more products than others."""
+    """The gaps of a sum of products with one guarded factor; none if two gaps share an axis, or if some residues have
+    more products than others."""
     guards = [select for side in factors(stage) or () if (select := guard(side)) is not None]
     if len(guards) != 1 or guards[0].otherwise != Const(0, guards[0].dtype) or len(reads(stage.value)) != 2:
         return []
     gaps = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
     axes, over = {gap.axis for gap in gaps}, {gap.over for gap in gaps}
-    # An iteration too many would multiply by zero what may be infinite.
+    # An additional iteration would multiply zero by a value that may be infinite.
     whole = all(gap.single or gap.over.extent % gap.stride == 0 for gap in gaps)
     return list(gaps) if len(axes) == len(over) == len(gaps) and whole else []
 
@@ -132,7 +132,7 @@ def _gap(stage: Stage, condition: Value) -> _Gap | None:
 
 
 def _readable(consumer: Stage, sums: Stage, gaps: Sequence[_Gap]) -> bool:
-    """Whether what a stage reads beside the sums is there beyond the end of its axes, in the last step of residues."""
+    """Whether a stage's other operands exist beyond the end of its axes, in the last step of residues."""
     moved = _moved(gaps, sums, consumer)
     ragged = [gap.axis.name for gap in moved if gap.axis.extent % gap.stride and not gap.single]
     others = [read for read in reads(consumer.value) if read.tensor != sums.name]
@@ -140,7 +140,7 @@ def _readable(consumer: Stage, sums: Stage, gaps: Sequence[_Gap]) -> bool:
 
 
 def _moved(gaps: Sequence[_Gap], sums: Stage, consumer: Stage) -> list[_Gap]:
-    """The gaps along the axes of a stage that reads the sums place by place."""
+    """The gaps along the axes of a stage that reads the sums elementwise."""
     named, to = {axis.name: axis for axis in consumer.axes}, _taken_to(sums, consumer)
     return [replace(gap, axis=named[to[gap.axis.name]]) for gap in gaps]
 
@@ -195,7 +195,7 @@ def _axes(stage: Stage, gaps: Sequence[_Gap]) -> tuple[Axis, ...]:
 
 
 def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Value:
-    """What is summed up, over the new axes."""
+    """The summed value over the new axes."""
     value = sums.value
     assert isinstance(value, Binary)
     asked = {_is(gap.of % gap.stride, 0) for gap in gaps}
@@ -213,7 +213,7 @@ def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Valu
 
 
 def _outside(expression: Expression, sums: Stage, gaps: Sequence[_Gap], read: Read) -> Iterator[Value]:
-    """Where a read might leave its tensor: in the last step of residues, and in the last iteration of a sum."""
+    """Conditions for reads that may leave their tensor: in the last step of residues, and in a sum's last iteration."""
     iterations = {gap.over: gap.iterations for gap in gaps}
     axes = (*_axes(sums, gaps), *(iterations.get(axis, axis) for axis in sums.reduced))
     ranges = {axis.name: (0, axis.extent - 1) for axis in axes}

@@ -1,6 +1,6 @@
-"""Compute-Once: values that are costly, summed up and then read again are computed once and stored.
+"""Compute-Once: costly values that are summed and then read again are computed once and stored.
 
-Softmax is an example: the exponentials in a row's sum are the ones divided by it.
+Softmax is an example: the exponentials that a row's sum adds up are also divided by it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Costly:
     axes: tuple[Axis, ...]
 
     def renamed(self) -> Value:
-        """The same for all stages that compute the same."""
+        """The value with canonical axis names, which is equal for all stages that compute the same."""
         return substituted(self.value, {axis.name: iterator(f"k{n}") for n, axis in enumerate(self.axes)})
 
     @property
@@ -49,7 +49,7 @@ class _Costly:
 
 
 def with_kept(expression: Expression) -> Expression:
-    """The expression with a stage for each costly value that a reduction and another stage have in common."""
+    """The expression with a stage for each costly value that a reduction and another stage share."""
     groups: dict[tuple[Value, tuple[int, ...]], list[_Costly]] = {}
     for stage in expression.stages:
         for costly in _costly_values(stage):
@@ -67,7 +67,7 @@ def with_kept(expression: Expression) -> Expression:
 
 
 def _costly_values(stage: Stage) -> Iterator[_Costly]:
-    """Outermost costly values; of stages that choose, none: what is not chosen may not be there to be read."""
+    """The outermost costly values of a stage; none if it selects: values that are not selected may not be readable."""
     if stage.scan is not None or facts.guarded(stage):
         return
     by_name = {axis.name: axis for axis in (*stage.axes, *stage.reduced)}
@@ -109,13 +109,14 @@ def _with_stage(expression: Expression, kept: Stage, group: list[_Costly]) -> Ex
 
 
 _Item = TypeVar("_Item")
-_VECTOR = 16  # elements of the smallest format that are loaded at once
+_VECTOR = 16  # elements of the smallest format per load
 
 
 def with_joined(expression: Expression, reductions: bool = False) -> Expression:
-    """The expression with such axes as one, if it has sums of products, or rows of any length that nothing reduces.
+    """The expression with adjacent axes fused wherever possible, if it has sums of products, or rows of any length
+    without reductions.
 
-    With `reductions`, if it has any, and axes that are reduced as well.
+    With `reductions`, also if it has any reduction, and also its reduced axes.
     """
     products = any(stage.reduce == "sum" and len(reads(stage.value)) > 1 for stage in expression.stages)
     reduces = reductions and any(stage.reduce is not None for stage in expression.stages)
@@ -136,14 +137,15 @@ def with_joined(expression: Expression, reductions: bool = False) -> Expression:
 
 
 def _rows_of_any_length(expression: Expression) -> bool:
-    """Whether rows begin where no vector does, and all are one row where nothing distinguishes them."""
+    """Whether rows do not start at vector boundaries, and there are no reductions or scans: rows can then be fused into
+    one."""
     outputs = [expression.stage(name) for name in expression.outputs]
     odd = any(stage.axes and stage.axes[-1].extent % _VECTOR for stage in outputs)
     return odd and not any(map(facts.is_summed, expression.stages))
 
 
 def _without_single(stage: Stage) -> Stage:
-    """A sum without axes of one step, as those of a filter of one pixel are, as long as another one is left."""
+    """A sum without reduced axes of extent 1, such as those of a one-pixel filter, as long as another one remains."""
     several = tuple(axis for axis in stage.reduced if axis.extent > 1)
     if not several or len(several) == len(stage.reduced):
         return stage
@@ -152,9 +154,9 @@ def _without_single(stage: Stage) -> Stage:
 
 
 def _together(expression: Expression, begun: list[tuple[str, int]], reductions: bool) -> dict[str, int] | None:
-    """The tensors in which two dimensions become one where two of these do, and the place of the first of them.
+    """The tensors in which two dimensions must be fused if these are, with the position of the first of them.
 
-    None where something distinguishes them.
+    None if something uses them separately.
     """
     together: dict[str, int] = {}
     todo = [*begun]
@@ -177,7 +179,7 @@ def _together(expression: Expression, begun: list[tuple[str, int]], reductions: 
 
 
 def _reading(expression: Expression, stage: Stage, first: Axis, second: Axis) -> list[tuple[str, int] | None]:
-    """The dimensions that a stage reads along two of its axes."""
+    """The pairs of dimensions that a stage reads along two of its axes."""
     both = {first.name, second.name}
     placed = any(isinstance(node, Place) and node.index.iterators & both for node in walk(stage.value))
     if placed or stage.scan in both:
@@ -187,7 +189,7 @@ def _reading(expression: Expression, stage: Stage, first: Axis, second: Axis) ->
 
 
 def _side_by_side(expression: Expression, read: Read, first: Axis, second: Axis) -> tuple[str, int] | None:
-    """Where a read has two axes as they are, over whole dimensions of its tensor."""
+    """The position at which a read uses two axes directly, over whole dimensions of its tensor."""
     names = [facts.plain(index) for index in read.indices]
     places = [n for n, index in enumerate(read.indices) if index.iterators & {first.name, second.name}]
     shape = expression.shape_of(read.tensor)
@@ -206,7 +208,7 @@ def _read_by(stage: Stage, read: Read, place: int) -> tuple[str, int] | None:
 
 
 def _reduced_by(stage: Stage, read: Read, place: int) -> tuple[Axis, Axis] | None:
-    """The axes that a stage reduces two dimensions over."""
+    """The axes over which a stage reduces two dimensions."""
     names = [axis.name for axis in stage.reduced]
     first, second = (facts.plain(index) for index in read.indices[place : place + 2])
     if first not in names or second not in names or names.index(second) != names.index(first) + 1:
@@ -229,7 +231,7 @@ def _joined(expression: Expression, together: Mapping[str, int]) -> Expression:
 
 
 def _over_one(stage: Stage, together: Mapping[str, int]) -> Stage:
-    """With one axis in place of two that are reduced."""
+    """The stage with one axis in place of two reduced ones."""
     joined = [one for one in reads(stage.value) if one.tensor in together]
     pairs = {over for one in joined if (over := _reduced_by(stage, one, together[one.tensor]))}
     for first, second in pairs:
@@ -255,8 +257,8 @@ def _without(items: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
 
 
 def with_flat_rows(expression: Expression) -> Expression:
-    """The expression with one axis in place of the last two of a tensor that are reduced, and read again by what is
-    stored: there, others than the tensor are read at quotients and remainders, as the weights of a group norm are."""
+    """The expression with a tensor's last two dimensions fused, if they are reduced and then read again by a stored
+    stage: there, other tensors, such as the weights of a group norm, are read at quotients and remainders."""
     for stage in expression.stages:
         for read in reads(stage.value) if stage.reduce is not None and not stage.scan else ():
             inner = {axis.name for axis in stage.reduced} >= {facts.plain(index) or "" for index in read.indices[-2:]}
@@ -310,7 +312,7 @@ _SMALL, _BETWEEN, _WIDE = ("i8", "u8"), "i16", "i32"
 
 
 def with_steps(expression: Expression) -> Expression:
-    """The expression with another cast in between, where no instruction adds up products of bytes."""
+    """The expression with an intermediate cast, for targets on which no instruction adds up products of bytes."""
     return replace(expression, stages=tuple(map(_stage, expression.stages)))
 
 

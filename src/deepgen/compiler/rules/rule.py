@@ -1,7 +1,7 @@
 """The interface of schedule rules, and how rules derive sketches from an expression.
 
-Rules look at one stage at a time, consumers before producers. All that support the target and apply are tried, each
-on its own draft, up to the first exclusive one; so their alternatives multiply.
+Rules consider one stage at a time, consumers before producers. All that support the target and apply are tried, each on
+its own draft, up to the first exclusive one; so their alternatives multiply.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NEEDED = "an object with `name`, `exclusive`, `declines(draft, stage)` and `app
 class Rule(Protocol):
     """One way to schedule a stage, under a condition.
 
-    Beside these it has `declines(draft, stage)`, which says why it does not apply, or None where it does. `applies`
-    may stand in its place and say no more than whether. If it serves other targets than CPUs it has `targets`, a tuple
-    of classes such as `(Cpu, Gpu)`. It works on a `Draft` on CPUs and on a `Plan` on GPUs. There `stage` is what a
-    launch stores, and `draft.part` tells what is computed with it.
+    A rule also has `declines(draft, stage)`, which returns the reason why it does not apply, or None if it does.
+    Instead it may have `applies`, which only returns whether it does. If it serves other targets than CPUs it has
+    `targets`, a tuple of classes such as `(Cpu, Gpu)`. It works on a `Draft` on CPUs and on a `Plan` on GPUs. There
+    `stage` is the stage that a launch stores, and `draft.part` tells what is computed with it.
     """
 
     @property
@@ -37,18 +37,18 @@ class Rule(Protocol):
 
     @property
     def exclusive(self) -> bool:
-        """Whether no later rule is asked where this one applies."""
+        """Whether no later rule is tried if this one applies."""
         ...
 
     def apply(self, draft: Any, stage: Stage) -> Sequence[Any]:
-        """The ways to continue, each a branch of the draft in which a stage is done, or is another one than before."""
+        """The alternatives, each a branch of the draft in which the stage is scheduled or replaced by another."""
         ...
 
 
 @dataclass(frozen=True)
 class RuleAnswer:
-    """What a rule answered about a stage: why it declines, or nothing where it takes part. One that was not asked gives
-    no answer, and there is a reason for that."""
+    """A rule's answer about a stage: why it declines, or nothing if it takes part. A rule that was not tried gives no
+    answer, and `why` is the reason for that."""
 
     stage: str
     rule: str
@@ -62,7 +62,7 @@ Log: TypeAlias = list[RuleAnswer]
 def drafts(
     expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None, log: Log | None = None
 ) -> list[Draft]:
-    """All drafts that the rules make of an expression, in the order in which the rules offer them.
+    """All drafts that the rules derive from an expression, in the order in which the rules offer them.
 
     `dot` is the instruction that the expression was prepared for.
     """
@@ -83,10 +83,10 @@ def drafts(
 
 
 class Branch(Protocol):
-    """What a `Draft` and a `Plan` have in common here."""
+    """The common interface of `Draft` and `Plan`."""
 
-    by: tuple[tuple[str, str], ...]  # which rule saw to which stage
-    useless: str  # why there is no config of it
+    by: tuple[tuple[str, str], ...]  # which rule scheduled which stage
+    useless: str  # why it has no config
     expression: Expression
 
 
@@ -94,7 +94,7 @@ W = TypeVar("W", bound=Branch)
 
 
 def ways_of(draft: W, stage: Stage, rules: Sequence[Rule], log: Log | None = None) -> list[W]:
-    """What rules make of a stage: the ways of all that apply, up to the first exclusive one."""
+    """The alternatives for a stage: those of all rules that apply, up to the first exclusive one."""
     ways: list[W] = []
     alone = ""
     for rule in rules:
@@ -105,7 +105,7 @@ def ways_of(draft: W, stage: Stage, rules: Sequence[Rule], log: Log | None = Non
             own, why = _asked(rule, draft, stage)
         except DeepgenError:
             raise
-        except Exception as error:  # whatever a user's rule raises
+        except Exception as error:  # a user's rule may raise anything
             what = f"schedule rule {rule.name} fails on stage {stage.name!r} of {draft.expression.name!r}"
             raise DeepgenError(f"{what}: {type(error).__name__}: {error}") from error
         _note(log, stage, rule, why)
@@ -115,7 +115,7 @@ def ways_of(draft: W, stage: Stage, rules: Sequence[Rule], log: Log | None = Non
 
 
 def _asked(rule: Rule, draft: W, stage: Stage) -> tuple[list[W], str]:
-    """The ways that a rule offers, and why there are none that have configs."""
+    """The alternatives that a rule offers, and the reason if none of them has configs."""
     declines = getattr(rule, "declines", None) or (lambda *of: None if rule.applies(*of) else "it does not apply")  # type: ignore[attr-defined]
     if (why := declines(draft, stage)) is not None:
         return [], str(why)
@@ -166,7 +166,7 @@ RULES: Registry[Callable[[], Rule]] = Registry(
 
 
 def rules_for(target: Target, own: Sequence[Rule] = ()) -> list[Rule]:
-    """The rules for a target: those that are passed, those of plug-ins, then deepgen's own."""
+    """The rules for a target: those passed in, those of plug-ins, then deepgen's own."""
     others = [*own, *plugged()]
     check_rules(others)
     ours = [RULES.get(name)() for name in RULES.own]
@@ -177,12 +177,12 @@ def plugged() -> list[Rule]:
     """The rules of plug-ins."""
     try:
         return [make() for make in RULES.working()[len(RULES.own) :]]
-    except Exception as error:  # whatever someone else's class raises
+    except Exception as error:  # a plug-in's class may raise anything
         raise DeepgenError(f"a plug-in's schedule rule cannot be made: {type(error).__name__}: {error}") from error
 
 
 def check_rules(rules: object) -> None:
-    """Raises BadInput for what is not a rule: those of users are checked before anything is tuned."""
+    """Raises BadInput if something is not a rule: user rules are checked before anything is tuned."""
     if not isinstance(rules, (list, tuple)):
         raise BadInput(f"rules is {rules!r:.80}", allowed="a list of schedule rules")
     for rule in rules:
@@ -205,7 +205,7 @@ class AlwaysInline:
         if not inlinable(draft.expression, stage):
             return "it is a result, or made of many elements"
         if any(draft.scopes.get(read.tensor) == "register" for read in reads(stage.value)):
-            return "it is the copy of sums that is to be tiled"  # Add-Cache-Stage would make another one, and so on
+            return "it is the copy of sums that is to be tiled"  # otherwise Add-Cache-Stage would be repeated
         return None if strictly_inlinable(draft.expression, stage) else "it is read several times, or at other places"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
@@ -215,10 +215,10 @@ class AlwaysInline:
 
 
 def strictly_inlinable(expression: Expression, stage: Stage) -> bool:
-    """Whether computing it wherever it is read is never worse than keeping it.
+    """Whether computing it wherever it is read is never worse than storing it.
 
-    Its readers read it place by place, and only once if it is costly. What is read several times, as padding before a
-    convolution is, may be worth keeping: how is left to the rule of its reader.
+    Its readers must read it elementwise and, if it is costly, there must be only one. A stage that is read several
+    times, such as padding before a convolution, may be worth storing: that is left to its reader's rule.
     """
     if not inlinable(expression, stage):
         return False
@@ -228,17 +228,17 @@ def strictly_inlinable(expression: Expression, stage: Stage) -> bool:
 
 
 def inlinable(expression: Expression, stage: Stage) -> bool:
-    """Whether it can be put into its readers at all."""
+    """Whether it can be inlined into its readers at all."""
     return stage.reduce is None and stage.scan is None and stage.name not in expression.outputs
 
 
 def free(stage: Stage) -> bool:
-    """Whether it computes nothing: it copies, casts, or chooses."""
+    """Whether it computes nothing: it only copies, casts, or selects."""
     return not any(isinstance(node, (Unary, Binary)) for node in walk(stage.value))
 
 
 class AddCacheStage:
-    """Of a reduction that nothing reads place by place: the copy to its result is to be tiled in its place."""
+    """For a reduction that no stage reads elementwise: a copy to its result is added, and tiled in its place."""
 
     name, exclusive, targets = "Add-Cache-Stage", True, (Cpu,)
 

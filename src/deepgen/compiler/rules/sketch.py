@@ -1,4 +1,4 @@
-"""Sketches: the schedule templates that rules derived from an expression on a target, and their common space."""
+"""Sketches: the schedule templates that rules derived from an expression on a target, and their combined space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
 SKETCH, THREADS = "sketch", "THREADS"
-_MOST_SCRATCH = 1 << 30  # bytes of copies and results in between
+_MOST_SCRATCH = 1 << 30  # bytes of copies and intermediate results
 _FITS, _PARTS = "copies and results in between fit in memory", "every thread has a part of the last stage"
 
 
@@ -39,28 +39,28 @@ class Sketch:
     """A template, and the knobs and requirements of its configs."""
 
     name: str
-    expression: Expression  # that its steps apply to
+    expression: Expression  # the one that its steps apply to
     template: Template
     knobs: tuple[Tuned, ...]
     derived: tuple[tuple[str, Expr], ...]
     requirements: tuple[Requirement, ...]
-    counts: Counts | None = None  # what its configs have to do, where that is known
-    by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
+    counts: Counts | None = None  # the work of its configs, if known
+    by: tuple[tuple[str, str], ...] = ()  # which rule scheduled which stage
 
     def schedule(self, config: Mapping[str, Any]) -> Schedule:
         return concrete(chosen(self.template, config), config)
 
     def lowered(self, config: Mapping[str, Any], machine: Machine) -> Iterator[tuple[str, Lowered]]:
-        """What is lowered of a config after each pass, with the pass's name."""
+        """The lowered form of a config after each pass, with the pass's name."""
         return passes(self.expression, self.schedule(config), machine)
 
     @cached_property
     def space(self) -> Space:
-        """Its configs alone: compiled once for all who ask."""
+        """The space of its configs alone, compiled once for all callers."""
         return _space(self.name, self)
 
     def usual(self) -> dict[str, Value]:
-        """The config to take without a search; knobs that do not exist there are left out."""
+        """The default config without a search; knobs that do not exist in it are omitted."""
         config: dict[str, Value] = {}
         for knob in self.knobs:
             if knob.when is None or knob.when.evaluate(config):
@@ -68,8 +68,8 @@ class Sketch:
         return self.made_fit(config)
 
     def made_fit(self, config: dict[str, Value]) -> dict[str, Value]:
-        """The same with no more threads than parts, and with copies that need more memory than there may be made block
-        by block, or not at all.
+        """The config with no more threads than parts, and with copies that need more memory than allowed made per
+        block, or not at all.
         """
         for way in (BLOCK, IN_PLACE):
             for knob in self.knobs:
@@ -87,7 +87,7 @@ class Sketch:
 
 
 def sketch_of(draft: Draft) -> Sketch:
-    """What a draft has come to, with the threads that run it and the memory that it needs beside."""
+    """The resulting sketch of a draft, with the threads that run it and the additional memory that it needs."""
     operations = sum(prod((*s.shape, *(axis.extent for axis in s.reduced))) for s in draft.expression.stages)
     counts = thread_counts(draft.target.cores)
     draft.knob(THREADS, counts, usual_threads(draft.target, operations))
@@ -104,7 +104,7 @@ def sketch_of(draft: Draft) -> Sketch:
 
 
 def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
-    """The configs of all sketches. Where there are several, the knob `sketch` distinguishes them."""
+    """The configs of all sketches. If there are several, the knob `sketch` distinguishes them."""
     if len(sketches) == 1:
         return _space(name, sketches[0])
     return Space.union(name, {sketch.name: sketch.space for sketch in sketches}, by=SKETCH)
@@ -124,7 +124,7 @@ def _space(name: str, sketch: Sketch) -> Space:
 def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The sketches of an expression on a target, the better ones first.
 
-    Vectors multiply integers so much slower than instructions for small ones that they are not tried beside them.
+    Vectors multiply integers so much slower than dot-product and tile instructions that they are not tried beside them.
     """
     rules, candidates, whole = rules_for(target, own), [], False
     expression = with_kept(with_residues(with_joined(expression)))
@@ -140,6 +140,6 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = (), log:
 
 
 def instructions_of(target: Cpu) -> list[Instruction]:
-    """The instructions of a target for small numbers, the faster ones first; dot products that fill its vectors."""
+    """The dot-product and tile instructions of a target, the faster ones first; only those that fill its vectors."""
     candidates: list[Instruction] = [*TILES.values(), *DOTS.values()]
     return [one for one in candidates if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

@@ -1,4 +1,4 @@
-"""Schedule templates: steps with knobs in place of numbers, and steps that depend on what a knob chooses."""
+"""Schedule templates: steps with knobs in place of numbers, and steps that depend on a knob's value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.space.expr import key
 
 @dataclass(frozen=True)
 class Choose:
-    """The steps of one of several ways, by the value of a knob; no steps for a value that is not named."""
+    """The steps of one of several alternatives, by the value of a knob; no steps for a value that is not listed."""
 
     knob: str
     ways: tuple[tuple[Value, Template], ...]
@@ -25,7 +25,7 @@ Template: TypeAlias = "tuple[Step | Choose, ...]"
 
 
 def chosen(template: Template, config: Mapping[str, Any]) -> Schedule:
-    """The steps that a config takes, still with knobs for numbers."""
+    """The steps that a config selects, still with knobs for numbers."""
     return tuple(_steps(template, config))
 
 
@@ -41,7 +41,7 @@ Extent: TypeAlias = int | Expr
 
 
 def times(factors: Iterable[Extent]) -> Extent:
-    """The product, with all integers in one."""
+    """The product, with all integers combined."""
     number, rest = 1, []
     for factor in factors:
         if isinstance(factor, int):
@@ -57,7 +57,7 @@ def times(factors: Iterable[Extent]) -> Extent:
 
 
 def plus(terms: Iterable[Extent]) -> Extent:
-    """The sum: like terms together, integers last."""
+    """The sum: like terms are combined, integers come last."""
     constant = 0
     counted: dict[Any, tuple[Expr, int]] = {}
     for term in terms:
@@ -75,7 +75,7 @@ def plus(terms: Iterable[Extent]) -> Extent:
 
 
 def covered(extent: Extent, by: Extent) -> Extent:
-    """How many pieces of that size cover it."""
+    """How many pieces of that size cover the extent."""
     if by == 1 if isinstance(by, int) else False:
         return extent
     if isinstance(extent, int) and isinstance(by, int):
@@ -90,17 +90,17 @@ def least(a: Extent, b: Extent) -> Extent:
 
 
 def span(index: Index, extents: dict[str, Extent]) -> Extent:
-    """How many places an index reaches while iterators run over these extents and others stand."""
+    """How many places an index reaches while iterators run over these extents and others are fixed."""
     return plus([index.span(extents, least)])
 
 
 def text(number: Extent) -> int | str:
-    """As a schedule's step has it."""
+    """A number as it is written in a schedule's step."""
     return number if isinstance(number, int) else str(number)
 
 
 def _collect(term: Any, count: int, terms: dict[Any, tuple[Expr, int]]) -> int:
-    """Adds the term, so many times, to what was found; returns its constant part."""
+    """Adds `count` times the term to `terms`; returns its constant part."""
     if isinstance(term, int):
         return term * count
     if term.op == "const":

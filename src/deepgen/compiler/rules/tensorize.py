@@ -1,7 +1,7 @@
 """Tensorize: sums of products of small numbers by instructions that add up several of them at once.
 
-An instruction takes whole groups of products. Where a summed axis is not a multiple of that, `prepared` pads
-it with zeros.
+An instruction takes whole groups of products. If a reduced axis is not a multiple of the group, `prepared` pads it with
+zeros.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from deepgen.vocabulary import dtype
 
 
 class TensorizeRule:
-    """Of a reduction, together with the stage that reads it place by place."""
+    """Tensorizes a reduction, scheduled together with the stage that reads it elementwise."""
 
     name, exclusive, targets = "Tensorize", True, (Cpu,)
 
@@ -78,12 +78,13 @@ class TensorizeRule:
         if draft.dot is None or sums is None:
             return None
         if isinstance(draft.dot, TileProduct) and draft.dot.name in draft.names:
-            return None  # a thread's tiles have one shape, that of the first sums
+            return None  # a thread has one tile configuration, that of the first sums
         return grouped(sums, draft.dot)
 
 
 def prepared(expression: Expression, dot: Instruction) -> Expression | None:
-    """An expression with sums that are whole groups of products of an instruction; None where it does no sum."""
+    """An expression with sums padded to whole groups of an instruction's products; None if the instruction fits no
+    sum."""
     if isinstance(dot, Dot) and dot.each:
         served = any(products_of_vectors(expression, stage, dot) for stage in expression.stages)
         return with_padding(expression) if served else None
@@ -97,9 +98,9 @@ def prepared(expression: Expression, dot: Instruction) -> Expression | None:
 
 
 def products_of_vectors(expression: Expression, sums: Stage, dot: Dot) -> bool:
-    """Whether an instruction that multiplies whole vectors of both operands does sums that have nothing to pack.
+    """Whether an instruction that multiplies whole vectors of both operands can compute sums without packing.
 
-    That is where one operand is read only once, as the matrix is that is multiplied with a vector.
+    That is so if one operand is read only once, such as the matrix in a matrix-vector product.
     """
     for left, right in _factors(sums, dot):
         if not isinstance(left, Read) or not isinstance(right, Read) or sums.reduced[-1].extent % dot.whole:
@@ -113,16 +114,17 @@ def products_of_vectors(expression: Expression, sums: Stage, dot: Dot) -> bool:
 
 
 def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
-    """How an instruction does sums, the lanes along the last axis that serves; None where it does not.
+    """How an instruction computes sums, with its lanes along the last suitable axis; None if it cannot.
 
-    An axis that fills at least half a vector serves where no other fills one.
+    An axis that fills at least half a vector is suitable if no other fills one.
     """
     axis = None if isinstance(dot, Dot) and dot.each else _group_axis(sums, dot)
     if axis is None or axis.extent % dot.whole:
         return None
     extents = {one.name: one.extent for one in sums.axes}
     narrow = not isinstance(dot, TileProduct)
-    for lanes in sorted(reversed(sums.axes), key=lambda one: one.extent < dot.lanes):
+    last_first = sums.axes[::-1]
+    for lanes in sorted(last_first, key=lambda one: one.extent < dot.lanes):
         for left, right in _factors(sums, dot):
             if not isinstance(left, Read) or not isinstance(right, Read):
                 continue
@@ -137,7 +139,7 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
 
 
 def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
-    """The first and the second operand of the instruction: reads, behind guards where they have some."""
+    """The instruction's first and second operand: reads, under guards if they have any."""
     sides = factors(stage)
     left, right = (_narrow(side, dot) for side in sides) if sides else (None, None)
     if stage.dtype != dot.result or left is None or right is None:
@@ -148,7 +150,7 @@ def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
 
 
 def _narrow(value: Value, dot: Instruction) -> Value | None:
-    """What is cast to the format of the sums."""
+    """The value that is cast to the format of the sums."""
     if isinstance(value, Cast) and value.dtype == dot.result and (isinstance(value.value, Read) or guard(value)):
         return value.value
     return None
@@ -161,7 +163,7 @@ def _read(value: Value) -> Read:
 
 
 def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
-    """The summed axis of which an instruction takes several steps at once: one along which both operands are read."""
+    """The reduced axis of which an instruction takes several steps at once: both operands must be read along it."""
     pairs = _factors(stage, dot)
     if not pairs:
         return None
@@ -174,19 +176,19 @@ def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
 
 
 def _worth_it(extent: int, dot: Instruction) -> bool:
-    """Whether few of the products are of zeros that are there to fill the last step."""
+    """Whether only few of the products are with zeros that pad the last step."""
     whole = -(-extent // dot.whole) * dot.whole
     return whole - extent < dot.depth or whole * 4 <= extent * 5
 
 
 def alone(read: Read, axis: str) -> bool:
-    """Whether an axis chooses the place in one dimension, and that dimension is chosen by nothing else."""
+    """Whether an axis alone determines the index in exactly one dimension."""
     along = [index for index in read.indices if axis in index.iterators]
     return len(along) == 1 and facts.plain(along[0]) == axis
 
 
 def rounded(stage: Stage, axis: Axis, step: int) -> Stage:
-    """A sum of products in whole steps along an axis, with zeros beyond its end."""
+    """A sum of products padded to whole steps along an axis, with zeros beyond its end."""
     whole = -(-axis.extent // step) * step
     if whole == axis.extent:
         return stage
@@ -206,12 +208,12 @@ def _guarded(side: Value, inside: Value) -> Value:
     return replace(side, value=Select(inside, side.value, zero))
 
 
-_FEWEST_ROWS = 4  # with fewer, vectors are as fast
-_DOWN, _ACROSS = (1, 2, 3, 4, 5), (1, 2, 3)  # tiles of a block
+_FEWEST_ROWS = 4  # with fewer, plain vectors are as fast
+_DOWN, _ACROSS = (1, 2, 3, 4, 5), (1, 2, 3)  # tiles per block
 
 
 def row_counts(extent: int) -> list[int]:
-    """How many rows a tile may have; none where only few divide the axis."""
+    """How many rows a tile can have; none if the axis has only small divisors."""
     counts = [rows for rows in divisors(extent) if _FEWEST_ROWS <= rows <= MOST_ROWS]
     return counts[-2:]
 

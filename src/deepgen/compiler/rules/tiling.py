@@ -19,23 +19,23 @@ from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
-_WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
+_WORTH_PACKING = 0.95  # of the cycles with rows that are read in place
 NO_SUMS = "it takes over no reduction place by place"
-_SHORT, _SHORT_ALONE = 4, 8  # iterations that are all unrolled, by default; the latter of sums over a filter alone
-_FILTER = 64  # products of a sum over a filter alone, as of depthwise convolutions, at most
-_SCATTERED = 2  # cycles of a result that is stored alone
+_SHORT, _SHORT_ALONE = 4, 8  # iterations that are fully unrolled by default; the latter for sums over a filter alone
+_FILTER = 64  # most products of a sum over a filter alone, as in depthwise convolutions
+_SCATTERED = 2  # cycles for a result that is stored separately
 
 
 @dataclass(frozen=True)
 class Tiled:
-    """The loops of a consumer at which stages before it are computed."""
+    """The loops of a consumer at which preceding stages are computed."""
 
     outer: str  # one loop: what threads divide
-    inner: str  # the innermost loop around register tiles
+    inner: str  # a single loop, which threads divide
 
 
 class MultiLevelTiling:
-    """Of a reduction, together with the stage that reads it place by place."""
+    """Tiles a reduction, scheduled together with the stage that reads it elementwise."""
 
     name, exclusive, targets = "Multi-level-Tiling", False, (Cpu,)
 
@@ -57,7 +57,7 @@ class MultiLevelTiling:
 
 
 def summed(draft: Draft, stage: Stage) -> Stage | None:
-    """The reduction whose results this stage takes over place by place."""
+    """The reduction that is fused into this stage, which reads its results elementwise."""
     if stage.reduce is not None or stage.scan is not None:
         return None
     for other in draft.expression.stages:
@@ -69,7 +69,7 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
 
 
 def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
-    """Cycles for a result and a step of its sum, as far as can be said."""
+    """Estimated cycles per result and step of its sum."""
     lanes = vectors.lanes
     to = places_in(consumer, sums)
     extents = {axis.name: axis.extent for axis in sums.axes}
@@ -101,7 +101,7 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
 
 
 def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
-    """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
+    """The cycles, rows and vectors of the default tile, and whether the operand of its rows is packed."""
     extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
     sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
     tensors = {tensor.name for tensor in draft.expression.tensors}
@@ -124,7 +124,7 @@ def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
 def block_sizes(
     draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: bool
 ) -> dict[str, int]:
-    """How many tiles of each axis of the consumer a block has, without a search; `own` as in `usual_blocks`."""
+    """How many tiles along each axis of the consumer a block has by default; `own` as in `usual_blocks`."""
     kept = vectors.by.dot.right if vectors.by else sums.dtype
     column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     extents = {axis.name: axis.extent for axis in consumer.axes}
@@ -139,13 +139,14 @@ def bytes_of(stage: Stage) -> int:
 
 
 def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
-    """Whether blocks of these sizes have all tiles but along one axis."""
+    """Whether blocks of these sizes cover all other axes than this one completely."""
     others = [axis for axis in consumer.axes if axis.name != along]
     return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
 
 
 def lay_along(draft: Draft, sums: Stage, axis: str, tile: tuple[Extent, ...] = ()) -> None:
-    """Sums with an axis as their innermost dimension; of a tile whose last vector has lanes beyond the axis, whole."""
+    """Stores sums with an axis as their innermost dimension; in whole tiles if the last vector has lanes beyond the
+    axis."""
     places = {one.name: place for place, one in enumerate(sums.axes)}
     others = [place for name, place in places.items() if name != axis]
     if tile and sums.axes[places[axis]].extent % draft.lanes(sums.name):
@@ -163,10 +164,10 @@ def tile_consumer(
     vectors: bool,
     whole: bool = False,
 ) -> Tiled:
-    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks.
+    """Tiles a stage by the sizes of its register tiles; `sizes` are default block sizes.
 
-    With `vectors`, the innermost loop of the last register tile is one. With `whole`, blocks have whole tiles only, and
-    what is in them is not written out.
+    With `vectors`, the innermost loop of the last register tile is a vector. With `whole`, blocks have whole tiles
+    only, and their contents are not unrolled.
     """
     names: dict[str, list[str]] = {}
     for axis in stage.axes:
@@ -206,9 +207,9 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
     last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
     group = vectors.by.dot.depth if vectors.by else 1
     steps = unrolls(last.extent // group)
-    # Vectors of every second element are shuffled: many of them take compilers minutes.
+    # Vectors of every second element need shuffles: many of them take compilers minutes.
     alone = prod(axis.extent for axis in reduced) <= _FILTER and contiguous(draft.expression, sums, along)
-    short = last.extent // group <= (_SHORT_ALONE if alone else _SHORT)  # as the side of a filter
+    short = last.extent // group <= (_SHORT_ALONE if alone else _SHORT)  # such as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in reduced if axis != last]
     iterations, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
@@ -223,7 +224,7 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
 
 
 def by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
-    """The axes that are summed over, those first whose steps go farthest in what is read where it lies."""
+    """The reduced axes, those with the largest strides in operands that are read in place first."""
     lying = [read for read in reads(sums.value) if read.tensor not in vectors.packed]
 
     def distance(axis: Axis) -> int:

@@ -1,4 +1,4 @@
-"""Which values knobs may have: sizes of tiles, and how many iterations of a loop are unrolled."""
+"""The values that knobs can have: tile sizes, and how many iterations of a loop are unrolled."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def divisors(number: int) -> list[int]:
 
 
 def unrolls(extent: int, most: int = 8) -> list[int]:
-    """Only whole iterations are unrolled: what is left over would need its own code."""
+    """Only divisors: remaining iterations would need code of their own."""
     return [d for d in divisors(extent) if d <= most]
 
 
 def blocks(extent: int, tiled: bool) -> list[int]:
-    """How many tiles of an axis, or elements where it has no tiles, a block may have."""
+    """How many tiles of an axis, or elements if it has no tiles, a block may have."""
     return up_to(BLOCKS, extent) if tiled else tiles(extent)
 
 
 def tiles(extent: int, most: int = _LARGEST_TILE) -> list[int]:
-    """Powers of two, and divisors, which leave no edge."""
+    """Powers of two, and divisors, which leave no edge tile."""
     powers = {1 << i for i in range(most.bit_length())}
     exact = {d for d in divisors(extent) if d <= most} if extent <= 1 << 16 else set()
     return sorted(size for size in powers | exact if size <= min(extent, most))
@@ -40,25 +40,26 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def up_to(values: Iterable[int], most: int) -> list[int]:
-    """Those that are not larger, at least one."""
+    """The values that are not larger, at least one."""
     return [v for v in values if v <= most] or [1]
 
 
-_TASKS = 4  # for each thread: the last of them to finish wait for little
-_OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
-_ONE_BY_ONE = 2  # cycles of a product that no vector has
-_IN_MEMORY = 3  # times as long as in registers: a sum is loaded and stored for each product
-_LOADED = 24  # bytes in a cycle from the second cache, where panels of what vectors are loaded from lie
-_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
+_TASKS = 4  # per thread: then threads wait little for the last to finish
+_OWN_TASKS = 2  # the same for threads with their own panels: other panels come from another core's cache
+_ONE_BY_ONE = 2  # cycles of a product outside vectors
+_IN_MEMORY = 3  # times slower than in registers: a sum is loaded and stored for each product
+_LOADED = 24  # bytes per cycle from L2, where the panels are that vectors are loaded from
+_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing about this many
 
 
 def register_tile(
     cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False, loose: bool = False, excess: bool = False
 ) -> tuple[float, int, int]:
-    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
+    """Rows and vectors of the tile that covers this many rows and columns in the least time, and that time.
 
-    `packed`: what rows are read from has room for a whole tile beyond the last row. `loose`: what vectors are loaded
-    from has none beyond the last column. `excess`: what products add too much is summed up beside them.
+    `packed`: the operand that rows are read from has room for a whole tile beyond the last row. `loose`: the operand
+    that vectors are loaded from has no room beyond the last column. `excess`: the excess of products is summed up
+    beside them.
     """
     fitting = [
         (r, v)
@@ -80,13 +81,13 @@ def usual_blocks(
     own: bool = False,
     most: int | None = None,
 ) -> dict[str, int]:
-    """How many tiles of each axis a block has: results, where it copies what it reads of a stage, `most` at most.
+    """How many tiles of each axis a block has. `most` is the limit on its results if it copies its part of a stage.
 
-    `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
-    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
-    `own`, where blocks of panels alone are enough for all threads, all tiles pass over one: each thread has panels of
-    its own, and each panel is loaded into the cache once. (Products in tiles of AMX were slower so: they read all of
-    the other operand for few columns.)
+    `column` bytes are read for each element of the axis `panels`: a block of panels stays in L2, and as many tiles as
+    possible of the last other axis pass over it, as long as every thread has several blocks. With `own`, if there are
+    enough blocks of panels alone for all threads, all tiles pass over one block: each thread has panels of its own, and
+    each panel is loaded into the cache once. (Products in AMX tiles were slower that way: they read all of the other
+    operand for few columns.)
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
@@ -94,7 +95,7 @@ def usual_blocks(
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
         rest = prod(pieces[axis] for axis in others)
-        whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows that are copied
+        whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows of the copied stage
         sizes = sorted(b for b in whole if b <= room)
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
         enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
@@ -114,35 +115,36 @@ def usual_blocks(
 
 
 def _whole(pieces: int, tiled: bool) -> list[int]:
-    """Sizes of blocks that leave no part of one."""
+    """Block sizes that leave no partial block."""
     return [size for size in blocks(pieces, tiled) if pieces % size == 0]
 
 
 def usual_threads(cpu: Cpu, operations: int) -> int:
-    """As many as have enough to do."""
+    """As many threads as have enough work."""
     return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
 
 
 def registers(cpu: Cpu, rows: int, vectors: int) -> int:
     """Sums, one row of vectors, and the numbers that these are multiplied with.
 
-    Compilers load these ahead, but one after the other where a load fills all lanes of a vector with a number.
+    Compilers hoist the loads of these numbers, except where a load broadcasts a number to all lanes of a vector: then
+    one at a time is held.
     """
     return rows * vectors + vectors + (1 if cpu.loads_fill_vectors else rows)
 
 
 @dataclass(frozen=True)
 class _TileStep:
-    """One step of a reduction, in tiles with so many vectors in a row."""
+    """One step of a reduction, in tiles with this many vectors per row."""
 
     cpu: Cpu
     vectors: int
     excess: bool
 
     def cost(self, whole: tuple[int, int], tile: tuple[int, int], packed: bool, loose: bool) -> float:
-        """Cycles for so many rows and columns in tiles of so many.
+        """Cycles for `whole` rows and columns in tiles of `tile` rows and columns.
 
-        Where rows are read where they lie, the last tile has those that are left.
+        If rows are read in place, the last tile has only the remaining rows.
         """
         (rows, columns), (high, wide) = whole, tile
         beyond = columns % wide if loose else 0
@@ -152,7 +154,8 @@ class _TileStep:
         return down * across + (self._beyond(rows, high, beyond, wide // self.vectors) if beyond else 0)
 
     def _beyond(self, rows: int, high: int, columns: int, lanes: int) -> float:
-        """Of columns beyond the last whole tile: whole vectors, or shorter ones in place of one; others one by one.
+        """Cycles for the columns beyond the last whole tile: whole vectors, or shorter ones in place of one; others one
+        by one.
 
         Sums of shorter vectors of several lengths are not held in registers.
         """
@@ -164,7 +167,7 @@ class _TileStep:
         return held * -(-rows // high) * step.cycles(min(rows, high))
 
     def cycles(self, rows: int) -> float:
-        """Of one tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2.
+        """Cycles of one tile: two multiply-adds or loads per cycle; sums wait for the previous step, or for L2.
 
         Excess takes one more instruction for each row, which makes it unsigned, and one for each vector.
         """

@@ -1,4 +1,4 @@
-"""Along which axis a reduction is computed in vectors, and what has to be packed for that."""
+"""The axis along which a reduction is vectorized, and the operands that must be packed for that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MANY_ROWS = 8  # of an axis that is long enough for tiles
 
 @dataclass(frozen=True)
 class Grouped:
-    """An instruction that adds up several products at once, and the summed axis along which these lie."""
+    """An instruction that adds up several products at once, and the reduced axis along which these are contiguous."""
 
     dot: Instruction
     axis: str
@@ -25,22 +25,22 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Vectors:
-    """A stage's axis along which vectors lie, the axis whose tiles use a vector again, and how tensors are read."""
+    """A stage's vectorized axis, the axis whose tiles reuse a vector, and how tensors are read."""
 
     axis: str
     reused_along: str | None
-    loaded: tuple[str, ...]  # vectors are loaded from these as they lie, or as every second element of them
-    packed: tuple[str, ...]  # vectors can be loaded from these only once they are packed
+    loaded: tuple[str, ...]  # vectors are loaded from these in place, contiguous or with a stride of two
+    packed: tuple[str, ...]  # vectors can be loaded from these only after packing
     single: tuple[str, ...]  # one element, or one group, is multiplied with a vector
     lanes: int  # of a vector
-    by: Grouped | None = None  # the instruction for it; without one, vectors are multiplied and added
+    by: Grouped | None = None  # the instruction used; without one, vectors are multiplied and added
 
 
 def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
-    """The axes of a reduction's results along which vectors may lie, the better ones first.
+    """The axes of a reduction's results that can be vectorized, the better ones first.
 
-    Where all of them are shorter than a vector, one that fills more than half of it gets whole vectors of what is
-    packed for that; others that have nothing to pack get vectors of fewer lanes.
+    If all of them are shorter than a vector, one that fills more than half of it gets whole vectors, loaded from copies
+    packed for that; others that need no packing get vectors of fewer lanes.
     """
     matches = []
     for axis in stage.axes:
@@ -51,7 +51,7 @@ def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vect
         alternate = any(facts.stride(expression, read, axis.name) == 2 for read in loads)
         matches.append(((alternate, len(one.packed), not last), one))
     ordered = [one for _, one in sorted(matches, key=lambda pair: pair[0])]
-    # Tensors are packed, and stages stay as they lie: elements of these would be gathered one by one.
+    # Tensors are packed, and stages keep their layout: their elements would be gathered one by one.
     tensors = {tensor.name for tensor in expression.tensors}
     ordered = [one for one in ordered if tensors.issuperset(one.packed)] or ordered
     whole = [one for one in ordered if one.lanes == lanes]
@@ -59,7 +59,8 @@ def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vect
 
 
 def _filled_up(stage: Stage, narrow: list[Vectors], lanes: int) -> list[Vectors]:
-    """Those of whole vectors, of which the last lanes have no results: copies of all that is loaded have room there."""
+    """Variants with whole vectors, whose last lanes have no results: copies of all loaded tensors have room for
+    them."""
     extents = {axis.name: axis.extent for axis in stage.axes}
     return [
         replace(one, loaded=(), packed=(*one.loaded, *one.packed), lanes=lanes)
@@ -70,7 +71,7 @@ def _filled_up(stage: Stage, narrow: list[Vectors], lanes: int) -> list[Vectors]
 
 
 def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
-    """Whether vectors may lie along the innermost axis that is summed over."""
+    """Whether vectors can run along the innermost reduced axis."""
     if not stage.reduced or stage.reduced[-1].extent < 2 * lanes:
         return False
     strides = [facts.stride(expression, read, stage.reduced[-1].name) for read in reads(stage.value)]
@@ -78,7 +79,7 @@ def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
 
 
 def contiguous(expression: Expression, stage: Stage, axis: str) -> bool:
-    """Whether all that a stage reads lies next to each other, or stays, along an axis."""
+    """Whether all reads of a stage are contiguous or constant along an axis."""
     return all(facts.stride(expression, read, axis) in (0, 1) for read in reads(stage.value))
 
 
@@ -108,16 +109,17 @@ def _vectors(expression: Expression, stage: Stage, along: Axis, lanes: int) -> V
 
 
 def packable(stage: Stage, read: Read, axis: str) -> bool:
-    """Whether a copy can have the axis as its innermost dimension, and is used more often than it is made."""
+    """Whether a copy can have the axis as its innermost dimension, and its elements are used more than once."""
     along = [index for index in read.indices if axis in index.iterators]
     reused = any(not facts.depends(read, other.name) for other in stage.axes if other.extent > 1)
     return reused and len(along) == 1 and facts.plain(along[0]) == axis
 
 
 def reused_along(stage: Stage, axis: str, moving: list[Read], *, nearest: bool = False) -> str | None:
-    """The axis whose tiles share vectors: of those that they do not depend on, else of all others.
+    """The axis whose tiles share vectors: one on which these do not depend, if there is any, or else any other.
 
-    The innermost; where that is short, as in small images, the longest, so that vectors are loaded less often.
+    It is the innermost such axis; if that is short, as in small images, the longest, so that vectors are loaded less
+    often.
     """
     others = [other for other in stage.axes if other.name != axis and other.extent > 1]
     independent = [other for other in others if not any(facts.depends(read, other.name) for read in moving)]
@@ -128,13 +130,14 @@ def reused_along(stage: Stage, axis: str, moving: list[Read], *, nearest: bool =
 
 
 UNROLLED = (1, 2, 4, 8)
-_USUAL, _USUAL_SCANS = 2, 8  # vectors: of a scan, each waits for its own last sum
+_USUAL, _USUAL_SCANS = 2, 8  # vectors: in scans each waits for its own last sum
 
 
 def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
-    """Vectors along a stage's last axis: the loops of that axis; none where not all that it reads lies so.
+    """Vectorizes a stage's last axis. Returns its loops; none if not all reads allow it.
 
-    What it is summed over, or scanned along, runs around the vectors. Without `knob`, as many are unrolled as usual.
+    The loops of reduced and scanned axes enclose the vectors. Without `knob`, the default number of vectors is
+    unrolled.
     """
     lanes = draft.lanes(stage.name)
     if not stage.axes or stage.axes[-1].name == stage.scan:
@@ -157,10 +160,10 @@ def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
 
 
 def copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
-    """Of a stage that copies what others read: vectors along its last axis, threads divide the others."""
+    """Schedules a stage that copies what others read: vectors along its last axis, threads divide the others."""
     axes = [axis.name for axis in stage.axes]
     if _padded(stage, axes[-1]) and contiguous(draft.expression, stage, axes[-1]):
-        draft.annotate(stage.name, VECTOR, axes[-1])  # whole rows: where their padding begins is known in the text
+        draft.annotate(stage.name, VECTOR, axes[-1])  # whole rows: their padding then begins at a constant
     else:
         in_vectors(draft, stage, knob=False)
     if parallel and len(axes) > 1:
@@ -168,6 +171,6 @@ def copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
 
 
 def _padded(stage: Stage, axis: str) -> bool:
-    """Whether it depends on the place along an axis which value is chosen."""
+    """Whether the selected value depends on the position along an axis."""
     chosen = (v.condition for v in walk(stage.value) if isinstance(v, Select))
     return any(axis in v.index.iterators for c in chosen for v in walk(c) if isinstance(v, Place))

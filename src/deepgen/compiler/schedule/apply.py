@@ -1,4 +1,4 @@
-"""A schedule applied to an expression, step by step; a step that is not legal is refused with the reason."""
+"""Applies a schedule to an expression, step by step; a step that is not legal is refused with the reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from deepgen.operators.expr.nodes import Expression, reads
 
 
 def apply(expression: Expression, schedule: Schedule) -> State:
-    """The stages and loops that a concrete schedule makes of an expression."""
+    """The stages and loops of an expression under a concrete schedule."""
     state = State(expression, {stage.name: unplanned(stage) for stage in expression.stages})
     for step in schedule:
         state = applied(step, state)
@@ -90,7 +90,7 @@ def _compute_at(step: ComputeAt, state: State) -> State:
 
 
 def _check_place(step: ComputeAt, state: State) -> None:
-    """Later steps may have changed who reads a stage, and where."""
+    """Later steps may have changed which stages read this one, and where."""
     _check_readers(step, state)
     planned = state.stages[step.stage]
     wanted = [(planned.bases[axis.name], planned.extents[axis.name]) for axis in planned.stage.axes]
@@ -118,7 +118,7 @@ def _inside(planned: Planned, step: ComputeAt, state: State) -> bool:
 
 
 def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
-    """Of each axis of the stage: where the part that is read begins, and how long it is."""
+    """For each axis of the stage: where the part that is read begins, and its length."""
     stage, consumer = state.stages[step.stage].stage, state.stages[step.consumer]
     around = [*state.around(consumer), *consumer.loops[: consumer.depth(step.loop)]]
     together = _TOGETHER.get(state.stages[step.stage].scope, ())
@@ -208,7 +208,7 @@ def _layout(step: Layout, planned: Planned) -> Planned:
         if place.by < 1 or (place.modulo is not None and place.modulo < 1):
             raise refused(step, f"{place} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     for dimension in range(len(planned.stage.axes)):
-        # The parts of a dimension follow each other: each begins where the next larger one ends. One of 1 is nothing.
+        # The parts of a dimension are nested: each begins where the next larger one ends. One of size 1 has no effect.
         parts = sorted((p for p in wanted if p.dimension == dimension and p.modulo != 1), key=lambda p: -p.by)
         ends = [p.by for p in parts]
         starts = [None, *ends[:-1]]
@@ -234,7 +234,7 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     Swizzle: _swizzle,
     Tensorize: _tensorize,
 }
-# Over which of the loops around it a stage is one: what all threads of a block, or of a warp, read.
+# Loops over which a stage is computed as a whole, because all threads of a block, or of a warp, read it.
 _TOGETHER: Mapping[str, tuple[str, ...]] = {"shared": THREADS, "warp": (LANES,)}
 _STAGES: Mapping[type[Any], Callable[[Any, State], State]] = {
     ComputeAt: _compute_at,

@@ -20,14 +20,14 @@ class IndexBounds:
         return self.between(variable, 0, extent)
 
     def between(self, variable: str, first: int, end: int) -> IndexBounds:
-        """Among the iterations of a loop from the first one to that before the end."""
+        """Bounds for the iterations of a loop from `first` to before `end`."""
         return IndexBounds({**self.ranges, variable: (first, end - 1)}, self.facts)
 
     def assuming(self, facts: Iterable[Index]) -> IndexBounds:
         return IndexBounds(self.ranges, (*self.facts, *facts))
 
     def always(self, condition: Index) -> bool:
-        """Whether it is surely not negative."""
+        """Whether it is certainly not negative."""
         low = condition.bounds(self.ranges)[0]
         return low >= 0 or any(self._follows(condition, low, fact) for fact in self.facts)
 
@@ -38,11 +38,11 @@ class IndexBounds:
         return (condition - fact).bounds(self.ranges)[0] >= 0
 
     def never(self, condition: Index) -> bool:
-        """Whether it is surely negative."""
+        """Whether it is certainly negative."""
         return self.always(-1 - condition)
 
     def simple(self, of: Index) -> Index:
-        """An equal index without the quotients and remainders whose values the ranges tell."""
+        """An equal index without quotients and remainders whose values follow from the ranges."""
         if all(isinstance(atom, Iter) and self._runs(atom) for atom, _ in of.terms):
             return of
         return self._joined(summed(((self._atom(atom), times) for atom, times in of.terms), of.constant))
@@ -52,7 +52,7 @@ class IndexBounds:
         return low != high
 
     def _joined(self, total: Index) -> Index:
-        """An equal index in which parts of one index are that index again."""
+        """An equal index in which parts of one index are recombined."""
         if (whole := joined(total)) != total:
             return self.simple(whole)
         merged = dict(total.terms)
@@ -63,7 +63,7 @@ class IndexBounds:
             if low is not None and isinstance(atom, Remainder) and times == low.by * merged.get(low, 0):
                 whole = Index(((atom, times), (low, merged[low])))
                 return self.simple(total - whole + low.of % (low.by * atom.by) * merged[low])
-            # x // 4 // 3 is x // 12, where the remainder that it belongs to is not there.
+            # x // 4 // 3 is x // 12, if the corresponding remainder is not present.
             if isinstance(atom, Quotient) and inner and Remainder(atom.of, atom.by) not in merged:
                 return self.simple(total - Index(((atom, times),)) + inner.of // (inner.by * atom.by) * times)
         return total
@@ -87,7 +87,7 @@ class IndexBounds:
         return Index((), q) if isinstance(atom, Quotient) else atom.of - q * atom.by
 
     def _without_small(self, atom: Quotient | Remainder) -> Index:
-        """(x * 8 + v) % 64 is x % 8 * 8 + v where v is less than 8, and (x * 8 + v) // 64 is x // 8."""
+        """(x * 8 + v) % 64 is x % 8 * 8 + v if v is less than 8, and (x * 8 + v) // 64 is x // 8."""
         for step in sorted({gcd(atom.by, times) for _, times in atom.of.terms}, reverse=True):
             small = Index(tuple(t for t in atom.of.terms if t[1] % step), atom.of.constant % step)
             low, high = small.bounds(self.ranges)
@@ -101,7 +101,7 @@ class IndexBounds:
 
 
 def _quotient(atom: Iter | Quotient | Remainder) -> Quotient | None:
-    """The quotient that an atom is the quotient or the remainder of, if it is that of nothing else."""
+    """The quotient that is the only term of an atom's index, if the atom is its quotient or remainder."""
     if isinstance(atom, Iter) or len(atom.of.terms) != 1 or atom.of.constant:
         return None
     (inner, times), *_ = atom.of.terms
@@ -109,7 +109,7 @@ def _quotient(atom: Iter | Quotient | Remainder) -> Quotient | None:
 
 
 def conditions(value: Value) -> tuple[Index, ...] | None:
-    """The indices that are not negative exactly where a condition over integers holds; None for other ones."""
+    """The indices that are all non-negative exactly when a condition over integers holds; None for other conditions."""
     if isinstance(value, Logic) and value.op == "and":
         left, right = conditions(value.left), conditions(value.right)
         return None if left is None or right is None else (*left, *right)
@@ -122,9 +122,10 @@ def conditions(value: Value) -> tuple[Index, ...] | None:
 
 
 def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple[Index, int]:
-    """Of one dimension of `size` elements, for all indices that read it while the `inner` loops run.
+    """The region of a dimension of `size` elements that these indices read while the `inner` loops run: start and
+    length.
 
-    It may reach beyond the dimension where it is shorter than that.
+    It may extend beyond the dimension if that is shorter.
     """
     parts = [low_and_span(joined(read), inner) for read in reads]
     first = parts[0][0]
@@ -137,7 +138,7 @@ def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple
 
 
 def joined(of: Index) -> Index:
-    """An equal index in which the quotient and the remainder of one index are that index again."""
+    """An equal index in which the quotient and the remainder of the same index are recombined."""
     terms = dict(of.terms)
     for atom, times in of.terms:
         if isinstance(atom, Remainder) and terms.get(Quotient(atom.of, atom.by)) == times * atom.by:
@@ -147,7 +148,7 @@ def joined(of: Index) -> Index:
 
 
 def low_and_span(of: Index, inner: Mapping[str, int]) -> tuple[Index, int]:
-    """The least value of an index while the inner loops run, and how many values up to the greatest."""
+    """The least value of an index while the inner loops run, and the number of values up to the greatest."""
     low, span = Index((), of.constant), 1
     for atom, times in of.terms:
         at, length = _part(atom, inner)
@@ -160,7 +161,8 @@ def _part(atom: Atom, inner: Mapping[str, int]) -> tuple[Index, int]:
     if isinstance(atom, Iter):
         return (index(0), inner[atom.name]) if atom.name in inner else (Index(((atom, 1),)), 1)
     low, span = low_and_span(atom.of, inner)
-    # All values of `low` leave the same remainder by this, so that the greatest remainder by `atom.by` is known.
+    # All values of `low` leave the same remainder when divided by this, so the greatest remainder by `atom.by` is
+    # known.
     step = gcd(atom.by, *(times for _, times in low.terms))
     most = atom.by - step + low.constant % step + span - 1
     if isinstance(atom, Quotient):

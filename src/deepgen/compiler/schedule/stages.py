@@ -1,5 +1,5 @@
 """Implements most steps: split, reorder, fuse, annotate and unroll change the loops of one stage; inline, caches and
-partial reductions change what stages there are."""
+partial reductions add or remove stages."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _with_variables(planned: Planned, by: dict[str, Index]) -> Planned:
 
 
 def identity(op: str, of: str) -> Const:
-    """What a reduction starts from."""
+    """The initial value of a reduction."""
     if op in ("sum", "prod"):
         return Const(int(op == "prod"), of)
     if not dtype(of).integer:
@@ -172,7 +172,7 @@ def identity(op: str, of: str) -> Const:
 
 
 def combined(op: str, left: Value, right: Value) -> Binary:
-    """Two values of a reduction as one."""
+    """Two values of a reduction combined."""
     return Binary({"sum": "add", "prod": "mul"}.get(op, op), left, right)
 
 
@@ -216,7 +216,7 @@ def cache_read(step: CacheRead, state: State) -> State:
 
 
 def _from_copy(value: Value, step: CacheRead, kept: str) -> Value:
-    """A value with reads of the copy in place of those of the tensor, or of those that are cast."""
+    """A value in which reads of the copy replace those of the tensor, or those under a cast."""
     read = value.value if step.dtype is not None and isinstance(value, Cast) and value.dtype == kept else value
     if isinstance(read, Read) and read.tensor == step.tensor and (step.dtype is None or read is not value):
         return Read(step.name, read.indices, kept)

@@ -1,4 +1,4 @@
-"""What a schedule makes of an expression: its stages, their loops, and where each stage is computed."""
+"""The state of a schedule: its stages, their loops, and where each stage is computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Loop:
     name: str
     variable: str
     extent: int
-    axes: frozenset[str]  # of the stage, of which it runs over a part
+    axes: frozenset[str]  # axes of the stage that it runs over, wholly or in part
     reduced: bool
     kind: str = SERIAL
 
@@ -26,9 +26,9 @@ class Loop:
 class Planned:
     """A stage and its loops, the outermost first.
 
-    It computes a region of its tensor: along each axis `extents` elements from `bases` on, which depend on the loops
-    around it. `places` say which of these the loops stand at. Where one of `guards` is negative, there is nothing to
-    compute.
+    It computes a region of its tensor: `extents` elements along each axis, starting at `bases`, which depend on the
+    enclosing loops. `places` are the current positions in the region. If one of `guards` is negative, there is nothing
+    to compute.
     """
 
     stage: Stage
@@ -41,16 +41,16 @@ class Planned:
     scope: MemoryScope = "global"
     order: tuple[LayoutPlace[int], ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
-    depth_of_pipeline: int = 1  # how many buffers it has
+    depth_of_pipeline: int = 1  # number of its buffers
     swizzle: int = 0
-    tensorized: tuple[str, str] | None = None  # from which loop inwards, and by which intrinsic
-    touched: bool = False  # whether its loops are other than those of its axes
+    tensorized: tuple[str, str] | None = None  # the outermost tensorized loop, and the intrinsic
+    touched: bool = False  # whether its loops differ from those of its axes
 
     def loop(self, name: str) -> Loop | None:
         return next((loop for loop in self.loops if loop.name == name), None)
 
     def depth(self, name: str) -> int:
-        """How many loops there are down to the named one, with it."""
+        """The number of loops down to and including the named one."""
         return next(depth for depth, loop in enumerate(self.loops, 1) if loop.name == name)
 
     def absolute(self) -> dict[str, Index]:
@@ -78,7 +78,7 @@ class State:
         return [p for p in self.stages.values() if p.at == (consumer, loop)]
 
     def around(self, planned: Planned) -> Iterator[Loop]:
-        """The loops that a stage is computed inside, without its own."""
+        """The loops that enclose a stage, without its own."""
         if planned.at is None:
             return
         consumer, name = planned.at
@@ -87,7 +87,7 @@ class State:
 
 
 def unplanned(stage: Stage) -> Planned:
-    """A stage as it is before any step: whole, one loop for each axis."""
+    """A stage before any step: whole, one loop for each axis."""
     kept, reduced = ([(axis, r) for axis in axes] for axes, r in ((stage.axes, False), (stage.reduced, True)))
     loops = tuple(
         Loop(axis.name, f"{stage.name}.{axis.name}", axis.extent, frozenset({axis.name}), r)

@@ -1,8 +1,8 @@
-"""Schedules as data, and as text for people: the steps by which the loops of an expression are rearranged.
+"""Schedules as data and as readable text: the steps that rearrange the loops of an expression.
 
 A number in a step is an integer, or an expression over knobs as text (`"BM"`, `"BM * 2"`). A schedule with such
-expressions is a template, which a config fills in. A loop is named by its stage's axis; splitting `i` into two gives
-`i.0` (the outer one) and `i.1`.
+expressions is a template, which a config fills in. A loop has the name of its stage's axis; splitting `i` into two
+gives `i.0` (the outer one) and `i.1`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from deepgen.vocabulary import BadInput
 
 Number: TypeAlias = "int | str"
 N_co = TypeVar("N_co", covariant=True)
-# Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
+# Shared memory belongs to a block; `warp` buffers are in the registers of a warp's 32 threads, in an intrinsic's
+# layout.
 MemoryScope: TypeAlias = Literal["global", "shared", "warp", "register"]
 SCOPES: tuple[MemoryScope, ...] = get_args(MemoryScope)
 SERIAL, PARALLEL, UNROLL, VECTOR = "serial", "parallel", "unroll", "vector"
-SCAN = "scan"  # a loop along which a stage is scanned, done in vectors
+SCAN = "scan"  # a vectorized loop along which a stage is scanned
 BLOCKS, THREADS = ("block.x", "block.y", "block.z"), ("thread.x", "thread.y", "thread.z")
 BOUND = (*BLOCKS, *THREADS)
-LANES = "thread.x"  # along which threads can join what they reduced
+LANES = "thread.x"  # along which threads can combine reductions
 
 
 def split_names(loop: str, count: int) -> list[str]:
-    """Of the loops that one is split into, the outermost first."""
+    """The names of the loops that one is split into, the outermost first."""
     return [f"{loop}.{n}" for n in range(count)]
 
 
 def fused_name(loops: Iterable[str]) -> str:
-    """Of the loop that several become."""
+    """The name of the loop that several are fused into."""
     return "+".join(loops)
 
 
@@ -50,7 +51,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Reorder:
-    """The named loops in this order, in the places that they hold together."""
+    """Put the named loops in this order, in the positions that they occupy together."""
 
     phrase: ClassVar[str] = "{stage}: {loops}"
     stage: str
@@ -59,7 +60,7 @@ class Reorder:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Adjacent loops as one, named by joining theirs with '+'."""
+    """Fuse adjacent loops into one, named by joining their names with '+'."""
 
     phrase: ClassVar[str] = "{stage}: {loops}"
     stage: str
@@ -68,7 +69,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class Annotate:
-    """What a loop is: serial, parallel (our thread pool), unroll, vector, scan, or bound to a GPU's index."""
+    """Set a loop's kind: serial, parallel (our thread pool), unroll, vector, scan, or bound to a GPU index."""
 
     phrase: ClassVar[str] = "{stage}: {loop} is {kind}"
     stage: str
@@ -78,7 +79,7 @@ class Annotate:
 
 @dataclass(frozen=True)
 class Unroll:
-    """Unroll inner loops of a stage while their bodies together stay within so many copies."""
+    """Unroll inner loops of a stage as long as their bodies together have at most this many copies."""
 
     phrase: ClassVar[str] = "{stage}: up to {most} copies"
     stage: str
@@ -87,7 +88,7 @@ class Unroll:
 
 @dataclass(frozen=True)
 class ComputeAt:
-    """Compute what one iteration of a consumer's loop needs of a stage, inside that loop."""
+    """Compute the part of a stage that one iteration of a consumer's loop needs, inside that loop."""
 
     phrase: ClassVar[str] = "{stage}: in {consumer}, loop {loop}"
     stage: str
@@ -97,7 +98,7 @@ class ComputeAt:
 
 @dataclass(frozen=True)
 class Inline:
-    """Put a stage without reduction into whatever reads it."""
+    """Inline a stage without reduction into its readers."""
 
     phrase: ClassVar[str] = "{stage}"
     stage: str
@@ -105,9 +106,9 @@ class Inline:
 
 @dataclass(frozen=True)
 class CacheRead:
-    """A copy of a tensor or stage in another scope, which `readers` read in its place; a stage of its own.
+    """A copy of a tensor or stage in another scope, which `readers` read instead; it is a separate stage.
 
-    Its axes are called a0, a1, ... With a `dtype` it holds what the readers cast its elements to: each is then cast
+    Its axes are called a0, a1, ... With a `dtype` it holds the elements as the readers cast them: each is then cast
     once, however often it is read.
     """
 
@@ -121,7 +122,8 @@ class CacheRead:
 
 @dataclass(frozen=True)
 class CacheWrite:
-    """Compute a stage in a buffer of another scope, a stage of its own called `name`; the stage itself then copies."""
+    """Compute a stage in a buffer of another scope, as a separate stage called `name`; the original stage becomes a
+    copy."""
 
     phrase: ClassVar[str] = "{stage}: as {name} in {scope}"
     stage: str
@@ -149,14 +151,14 @@ class StorageAlign:
 
 @dataclass(frozen=True)
 class LayoutPlace(Generic[N_co]):
-    """One dimension of a layout: a dimension of the stage, divided, and then the remainder where there is one."""
+    """One dimension of a layout: a dimension of the stage, divided, followed by the remainder if there is one."""
 
     dimension: int
     by: N_co
     modulo: N_co | None = None
 
     def __str__(self) -> str:
-        """Such as 1/8%4."""
+        """For example 1/8%4."""
         divided = "" if self.by == 1 else f"/{self.by}"
         return f"{self.dimension}{divided}" + ("" if self.modulo is None else f"%{self.modulo}")
 
@@ -177,7 +179,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class RFactor:
-    """Split a reduction: partial results along one of its loops in a stage `name`, which the stage then reduces."""
+    """Split a reduction: partial results along one of its loops, in a stage `name`, which the stage then reduces."""
 
     phrase: ClassVar[str] = "{stage}: {loop} as {name}"
     stage: str
@@ -187,7 +189,7 @@ class RFactor:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Keep `depth` buffers of a stage and fill them ahead."""
+    """Keep `depth` buffers of a stage and prefetch into them."""
 
     phrase: ClassVar[str] = "{stage}: {depth} buffers"
     stage: str
@@ -196,7 +198,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Swizzle:
-    """Permute the places within rows of a stage's buffer so that reads of a column meet different banks."""
+    """Permute positions within rows of a stage's buffer so that reads of a column hit different banks."""
 
     phrase: ClassVar[str] = "{stage}: {mode}"
     stage: str
@@ -205,7 +207,7 @@ class Swizzle:
 
 @dataclass(frozen=True)
 class Tensorize:
-    """Have the loops from this one inwards done by an intrinsic, by its name."""
+    """Replace the loops from this one inwards by an intrinsic, given by name."""
 
     phrase: ClassVar[str] = "{stage}: {loop} by {intrinsic}"
     stage: str
@@ -225,19 +227,19 @@ _NUMBERS = {kind: [f.name for f in fields(kind) if "Number" in str(f.type)] for 
 
 
 def to_text(schedule: Schedule) -> str:
-    """One step a line: its stage, what is done, and with what."""
+    """One step per line: its stage, what is done, and with what."""
     return "".join(f"{step_text(step)}\n" for step in schedule)
 
 
 def step_text(step: Step) -> str:
-    """Such as `split C: i by 4, 8`."""
+    """For example `split C: i by 4, 8`."""
     words = {field.name: _words(getattr(step, field.name)) for field in fields(step)}
     cast = f", cast to {step.dtype}" if isinstance(step, CacheRead) and step.dtype else ""
     return f"{_NAMES[type(step)]} {step.phrase.format(**words)}{cast}"
 
 
 def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
-    """Why a step cannot be done."""
+    """The error for a step that cannot be applied."""
     return BadInput(what, where=step_text(step), allowed=allowed)
 
 
@@ -246,7 +248,7 @@ def _words(value: Any) -> str:
 
 
 def concrete(schedule: Schedule, config: Mapping[str, Any]) -> Schedule:
-    """The schedule of one config: numbers in place of texts over knobs."""
+    """The schedule of one config: expressions over knobs replaced by numbers."""
     return tuple(_concrete_step(step, config) for step in schedule)
 
 

@@ -1,1 +1,1 @@
-"""Lowered functions as source text."""
+"""Lowered functions as source code."""

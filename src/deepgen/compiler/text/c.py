@@ -1,4 +1,4 @@
-"""Functions as kernels in C: files, functions for the threads of a pool, the compiler's own vectors, instructions."""
+"""Functions as kernels in C: files, functions for the threads of a pool, vector extensions, instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADERS = ("numbers.h", "vector_math.h")
 
 
 def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
-    """The kernel of a function on so many threads; `ahead` is what is done once, before it is called."""
+    """The kernel of a function on `threads` threads; `ahead` runs once, before the function is called."""
     entry = f"deepgen_{Names().of(name or function.name)}"
     prepared = ahead.outputs if ahead is not None else ()
     parts = [definitions(function, entry)]
@@ -52,7 +52,7 @@ def kernel(function: Function, threads: int = 1, name: str | None = None, ahead:
 
 
 def _step(function: Function, entry: str, threads: int, prepared: Sequence[Buffer]) -> Step:
-    """The call of a function; buffers that were made ahead are workspaces of their own."""
+    """The call of a function; buffers computed ahead are separate workspaces."""
     needed = function.shared_bytes + threads * function.thread_bytes
     sizes = {buffer.name: buffer.elements * dtype(buffer.dtype).bytes for buffer in prepared}
     args = tuple(
@@ -63,7 +63,7 @@ def _step(function: Function, entry: str, threads: int, prepared: Sequence[Buffe
 
 
 def headers(function: Function) -> tuple[Source, ...]:
-    """The files that a function's text includes."""
+    """The headers that a function's code includes."""
     names = [*_HEADERS]
     if _parallel(function):
         names += ["cpu_pool.h", "x86_pool.h", "parts.h"]
@@ -73,7 +73,7 @@ def headers(function: Function) -> tuple[Source, ...]:
 
 
 def emit(function: Function, entry: str) -> str:
-    """One file of C with the function `entry`: its tensors, its workspace, how many threads."""
+    """A C file with the function `entry`, whose parameters are tensors, workspace and the number of threads."""
     return file_text([definitions(function, entry)], _parallel(function))
 
 
@@ -82,7 +82,7 @@ def _parallel(function: Function) -> bool:
 
 
 def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
-    """One file with several definitions."""
+    """A file with several definitions."""
     types = frozenset[tuple[str, int]]().union(*(part.vectors for part in parts))
     functions = {key: text for part in parts for key, text in part.functions.items()}
     included = sorted({one for part in parts for one in part.included.items()})
@@ -95,12 +95,12 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
 
 @dataclass(frozen=True)
 class Definitions:
-    """The functions of a file, without what it includes: several may share a file."""
+    """The functions of a file, without its includes: several may share a file."""
 
     text: str
     vectors: Set[tuple[str, int]]
-    functions: Mapping[_Key, Callable[[], str]]  # the texts of instructions, scans and squares
-    included: Mapping[_Key, str]  # what instructions need
+    functions: Mapping[_Key, Callable[[], str]]  # the code of instructions, scans and squares
+    included: Mapping[_Key, str]  # includes that instructions need
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -108,7 +108,7 @@ def definitions(function: Function, entry: str) -> Definitions:
 
 
 def _tiled(statement: Stmt) -> Iterator[For]:
-    """The loops that blocks of tiles do in one thread."""
+    """The tile block loops that one thread executes."""
     if isinstance(statement, For) and statement.kind in TILES:
         yield statement
     elif not isinstance(statement, For) or statement.kind != PARALLEL:
@@ -125,7 +125,7 @@ class _Emitter(Statements[Scope]):
     vectors: set[tuple[str, int]] = field(default_factory=set)
     functions: dict[_Key, Callable[[], str]] = field(default_factory=dict)
     included: dict[_Key, str] = field(default_factory=dict)
-    excess: dict[str, Excess] = field(default_factory=dict)  # of the buffers around
+    excess: dict[str, Excess] = field(default_factory=dict)  # of the enclosing buffers
     in_thread: bool = False
 
     def definitions(self) -> Definitions:
@@ -201,7 +201,7 @@ class _Emitter(Statements[Scope]):
         return self.names.of(f"{of.buffer.name} excess {number}")
 
     def without_excess(self, of: Excess, scope: Scope) -> list[str]:
-        """Sums as they are without what their products added too much."""
+        """Subtracts from sums the excess of their products."""
         names = {scope.variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
         return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in names.items()]
 
@@ -232,7 +232,7 @@ class _Emitter(Statements[Scope]):
         return ["{", f"    {text.name} lanes = {text.text};", *(f"    {line}" for line in each), "}"]
 
     def interleaved(self, group: Together, scope: Scope) -> str:
-        """Stores of several vectors whose elements lie between each other."""
+        """Stores several vectors with interleaved elements."""
         buffer, lanes = scope.buffers[group.stores[0].buffer], group.loops[0].extent
         scopes = [scope.by_lanes(loop) for loop in group.loops]
         values = [scope.as_stored(store.value, buffer) for scope, store in zip(scopes, group.stores, strict=True)]
@@ -242,7 +242,7 @@ class _Emitter(Statements[Scope]):
         return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"
 
     def scanned(self, scan: VectorScan, store: Store, scope: Scope) -> str:
-        """A vector of results: each lane with all before it, and with the element before the first."""
+        """A vector of results: each lane combined with all lanes before it and with the element before the vector."""
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
         assert scope.vector is not None
         whole = scope.whole(scan.value)
@@ -255,7 +255,7 @@ class _Emitter(Statements[Scope]):
         return f"put_{scope.vector_at(buffer, offset)}, {narrowed(buffer.dtype, text, whole.lanes)});"
 
     def horizontal(self, store: Store, scope: Scope) -> list[str]:
-        """A reduction of all lanes."""
+        """A reduction over all lanes."""
         assert store.reduce, "an element is written once"
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
         whole = scope.whole(store.value)
@@ -271,7 +271,7 @@ class _Emitter(Statements[Scope]):
         return [f"{alone.element(buffer, offset)} = {stored};"]
 
     def dot(self, loop: For, scope: Scope) -> list[str]:
-        """Loops that one instruction does."""
+        """Loops that are replaced by one instruction."""
         assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
         dot, matched = DOTS[loop.kind], operands(loop)
         buffer = scope.buffers[loop.body.body.buffer]
@@ -293,7 +293,7 @@ class _Emitter(Statements[Scope]):
         return [f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"]
 
     def tiles(self, loop: For, scope: Scope) -> str:
-        """Loops that a block of tiles does, in bytes."""
+        """Loops that are replaced by a tile block; sizes are in bytes."""
         matched = tile_operands(loop)
         block, key = matched.block, (_TILE, matched.block.name, 0)
         self.functions[key], self.included[key] = block.functions, include_tiles(block.tile)
@@ -303,7 +303,7 @@ class _Emitter(Statements[Scope]):
         return f"{block.name}({left}, {row}, {below}, {right}, {following});"
 
     def configured(self, statement: Stmt, lines: Sequence[str], indent: str) -> list[str]:
-        """The lines of a thread, between the instructions that tiles need before and after."""
+        """The code of a thread, between the instructions that tiles need before and after it."""
         blocks = {tile_operands(loop).block for loop in _tiled(statement)}
         if len(blocks) > 1:
             raise BadInput(
@@ -313,7 +313,7 @@ class _Emitter(Statements[Scope]):
         return [*before, *lines, *(f"{indent}tile_release();" for _ in blocks)]
 
     def parallel(self, loop: For, scope: Scope) -> list[str]:
-        """A function for the threads of a loop, and what starts it."""
+        """A function for the threads of a loop, and the code that starts it."""
         number, name, counter = len(self.parts), f"{self.entry}_part{len(self.parts)}", scope.name(loop.variable)
         self.parts.append("")
         kept = [scope.name(variable) for variable in scope.ranges]

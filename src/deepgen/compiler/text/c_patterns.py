@@ -20,10 +20,10 @@ from deepgen.operators.expr.nodes import Read, reads
 
 @dataclass(frozen=True)
 class Excess:
-    """Of the sums in a buffer, which are complete after the statement `summed`.
+    """The excess of the sums in a buffer, which are complete after the statement `summed`.
 
-    `of_sums` says which vector of excess each vector of sums has in it. `counted` are the products beside which the
-    excess is summed up, each with the number of the vector for that.
+    `of_sums` maps each vector of sums to the vector of its excess. `counted` are the products beside which the excess
+    is summed up, each with the index of that vector.
     """
 
     buffer: Buffer
@@ -34,7 +34,7 @@ class Excess:
 
 
 def excess(alloc: Alloc) -> Excess | None:
-    """None where sums have none that they share, or where their products do not stand side by side in the text."""
+    """None if sums share no excess, or if their products are not adjacent in the code."""
     buffer, parts = alloc.buffer, alloc.body.body if isinstance(alloc.body, Seq) else ()
     places = [part for part in parts if any(_products(part, buffer.name))]
     if not buffer.lanes or len(places) != 1:
@@ -61,7 +61,7 @@ def excess(alloc: Alloc) -> Excess | None:
 
 
 def _products(statement: Stmt, buffer: str) -> Iterator[For]:
-    """The loops in a statement that an instruction does, and that add to a buffer."""
+    """The loops in a statement that are replaced by an instruction and add to a buffer."""
     for s in walk(statement):
         store = s.body.body if isinstance(s, For) and isinstance(s.body, For) else None
         if isinstance(s, For) and s.kind in DOTS and isinstance(store, Store) and store.buffer == buffer:
@@ -69,7 +69,7 @@ def _products(statement: Stmt, buffer: str) -> Iterator[For]:
 
 
 def _blocks(statement: Stmt, buffer: str) -> Iterator[Stmt]:
-    """The statements in which products stand side by side."""
+    """The statements in which products are adjacent."""
     inside = children(statement)
     if any(isinstance(s, For) and s in _products(s, buffer) for s in inside):
         yield statement
@@ -86,7 +86,7 @@ def _touching(statement: Stmt, buffer: str) -> int:
 
 @dataclass(frozen=True)
 class Together:
-    """Vector loops whose stores fill memory without a gap, in the order of their first elements."""
+    """Vector loops whose stores together fill memory without gaps, in the order of their first elements."""
 
     loops: tuple[For, ...]
     stores: tuple[Store, ...]
@@ -95,7 +95,7 @@ class Together:
 
 @dataclass(frozen=True)
 class _Apart:
-    """A store of a vector, whose elements lie so far apart."""
+    """A store of a vector with stride `apart`."""
 
     loop: For
     store: Store
@@ -108,9 +108,9 @@ class _Apart:
 
 
 def together(statements: Sequence[Stmt], buffers: Mapping[str, Buffer]) -> list[Together] | None:
-    """Statements as groups of stores; None where some of them are anything else.
+    """Statements as groups of stores; None if some of them are anything else.
 
-    All of them are stores to one tensor that they do not read, so that their order does not matter.
+    All are stores to one tensor that they do not read, so their order does not matter.
     """
     apart = [_apart(statement, buffers) for statement in statements]
     stores = {one.start: one for one in apart if one is not None}

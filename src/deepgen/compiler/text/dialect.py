@@ -14,24 +14,24 @@ from deepgen.vocabulary.c_words import is_reserved
 if TYPE_CHECKING:
     from deepgen.compiler.passes.ir import Buffer
 
-STORED = ("f16", "bf16")  # whose arithmetic is that of f32
+STORED = ("f16", "bf16")  # formats that are computed with as f32
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a language writes in its own way."""
+    """What differs between the languages."""
 
     language: str
     file: str  # the name of a kernel's source
     flags: tuple[str, ...]
-    loop: str  # of a variable up to an end
-    quotient: str  # or a remainder, of what is not negative
-    pointer: str  # to what no other one points to: of a type, by a name
-    minus: bool = True  # whether a negative multiple is subtracted: compilers of GPUs do otherwise by that
-    own: str = ""  # what a kernel's own names end with, and no name of the language's
+    loop: str  # a loop of a variable up to an end
+    quotient: str  # a quotient or remainder of non-negative numbers
+    pointer: str  # a pointer without aliases, of a type and with a name
+    minus: bool = True  # whether a negative multiple is subtracted, which changes what GPU compilers generate
+    own: str = ""  # suffix of a kernel's own names, which no name of the language has
     barrier: str = ""
-    fence: str = ""  # that loads stay behind
+    fence: str = ""  # that loads do not move across
     zero: str = "0"  # in conditions on indices
 
 
@@ -61,7 +61,7 @@ GPUS = {dialect.language: dialect for dialect in (CUDA, HIP)}
 
 
 def arithmetic(name: str) -> str:
-    """The type that numbers of a format are computed with."""
+    """The type in which numbers of a format are computed."""
     kind = "f32" if name in STORED else name
     if kind not in TYPES and kind != BOOL:
         raise BadInput(f"C kernels made by rules do not support {name}", allowed=", ".join((*TYPES, *STORED)))
@@ -74,7 +74,7 @@ def stored(buffer: Buffer) -> str:
 
 
 def narrowed(name: str, text: str, lanes: int = 1) -> str:
-    """A value as it is stored in a format."""
+    """A value converted to its storage format."""
     return f"narrow_{name}{_by(lanes)}({text})" if name in STORED else text
 
 
@@ -87,7 +87,7 @@ def _by(lanes: int) -> str:
 
 
 def constant(const: Const) -> str:
-    """A number as C has it."""
+    """A number as a C constant."""
     kind, value = arithmetic(const.dtype), const.value
     if kind == BOOL:
         return str(int(value))
@@ -104,7 +104,7 @@ def constant(const: Const) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-# What our own text defines, and functions of the C library.
+# Names that our own code defines, and functions of the C library.
 _TAKEN = frozenset(
     """
     f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
@@ -115,7 +115,7 @@ _TAKEN = frozenset(
 
 @dataclass
 class Names:
-    """One identifier for each name, the same whenever it is asked for."""
+    """One identifier for each name, always the same."""
 
     taken: dict[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,5 @@
-"""Programs as kernels in CUDA and HIP, whose text is the same and is emulated too: a function for each launch."""
+"""Programs as kernels in CUDA and HIP, with the same source code, which is also emulated: a function for each
+launch."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
-_BLOCKS = 1  # of a multiprocessor: as many as there is room for
+_BLOCKS = 1  # per multiprocessor: as many as fit
 _HEADER, _PRODUCTS = "expressions.h", "matrices.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 
@@ -55,7 +56,7 @@ def emit(program: Program) -> str:
 
 
 def missing_functions(expression: Expression) -> list[str]:
-    """The functions of an expression that HIP's compiler has only with a vendor's library."""
+    """The functions of an expression that HIP's compiler provides only with a vendor's library."""
     values = [v for stage in expression.stages for v in walk_value(stage.value)]
     wide = {v.op for v in values if isinstance(v, Unary) and v.dtype == "f64"} & _LIBRARY
     return sorted({f"{op} of f64" for op in wide} | {"pow" for v in values if isinstance(v, Binary) and v.op == "pow"})
@@ -77,20 +78,20 @@ def entry(program: Program, n: int) -> str:
 
 
 def _parameters(program: Program, launch: Launch) -> list[Buffer]:
-    """The buffers that a launch reads or writes, in their order."""
+    """The buffers that a launch reads or writes, in order."""
     names = {name for part in launch.parts for name in used(part.body)}
     return [buffer for buffer in program.buffers.values() if buffer.name in names]
 
 
 @dataclass
 class LaunchEmitter(Statements[GpuScope]):
-    """Writes the launch with this number."""
+    """Emits the launch with this number."""
 
     program: Program
     number: int
     names: Names = field(default_factory=Names)
-    loaded_before: dict[str, str] = field(default_factory=dict)  # where runs to turn are, by the loop that stores them
-    waits: bool = False  # for the launch before, which has not ended yet
+    loaded_before: dict[str, str] = field(default_factory=dict)  # transposing loop -> variable with its loaded runs
+    waits: bool = False  # for the previous launch, which may still be running
 
     @property
     def launch(self) -> Launch:
@@ -132,7 +133,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return [*lines, "    block_ends();", "}"]
 
     def part(self, launch: Launch, block: str, shared: list[str], depth: int) -> list[str]:
-        """What the blocks of one launch do, the number of the block being `block`."""
+        """The code of one launch's blocks; `block` is the block's number."""
         scope, indent = self.scope(launch), "    " * (depth - 1)
         lines = [*self.indices(scope, BLOCKS, launch.blocks, block)]
         lines += [*self.indices(scope, THREADS, launch.threads, "thread_id()"), *shared]
@@ -142,7 +143,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return GpuScope(self.names, self.program.buffers, launch.ranges)
 
     def indices(self, scope: GpuScope, tags: tuple[str, ...], extents: tuple[int, ...], whole: str) -> Iterator[str]:
-        """An index of the grid for each direction, x the fastest."""
+        """A grid index for each dimension, x the fastest."""
         step, outer = 1, prod(extents)
         for tag, extent in zip(tags, extents, strict=True):
             text = whole if step == 1 else f"({whole}) / {step}" if " " in whole else f"{whole} / {step}"
@@ -165,7 +166,8 @@ class LaunchEmitter(Statements[GpuScope]):
         return [indent + line for line in self.vector(statement, scope)] if statement.kind == VECTOR else None
 
     def all_loaded(self, loop: For, scope: GpuScope, depth: int) -> list[str]:
-        """Iterations before the first of a pipeline: what they transpose is all being loaded before one is stored."""
+        """The iterations before the first of a pipeline: all loads for transposing are issued before the first
+        store."""
         inner, most = scope.inside(loop), gpu_values.at_once(prod(self.launch.threads))
         for asked, one in gpu_values.done_in(loop.body):
             if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
@@ -213,7 +215,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
 
     def vector(self, loop: For, scope: GpuScope) -> list[str]:
-        """One store of neighbours: what is read is loaded before, as wide as it lies."""
+        """One store of contiguous elements: the reads are loaded before it, as wide as they are contiguous."""
         store, scope = loop.body, scope.inside(loop)
         assert isinstance(store, Store)
         if store.ahead and (lines := self.copy_ahead(loop, store, scope)):
@@ -227,7 +229,7 @@ class LaunchEmitter(Statements[GpuScope]):
                 continue
             variable = f"part{n}"
             if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
-                continue  # under several conditions: where it is used
+                continue  # read under several conditions: loaded where it is used
             if all(wanted for _, wanted in asked):
                 real = scope.all_hold(tuple(c for c, _ in asked))
             else:
@@ -241,7 +243,7 @@ class LaunchEmitter(Statements[GpuScope]):
             elif loop.variable not in along.iterators:
                 width = scope.together(buffer, along, loop.extent)
                 if buffer.swizzle and width < loop.extent:
-                    continue  # its parts do not lie side by side
+                    continue  # its parts are not contiguous
                 kind = "input" if asked and buffer.name not in self.written else "plain"
                 call = f"read_{'shared' if buffer.scope == 'shared' else kind}<{width}, {buffer.dtype}, {loop.extent}>"
                 read_run = f"{call}({scope.at(buffer, along)}, {real})"
@@ -251,7 +253,7 @@ class LaunchEmitter(Statements[GpuScope]):
         to, start = scope.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
         value = store.value
         if (moved := moved_from(value)) and moved[0] in loaded:
-            value = moved[0]  # zeros stand there already where it is not real
+            value = moved[0]  # the loaded values are already zero where the condition is false
         scope = replace(scope, loaded=loaded)
         text = scope.value(result(replace(store, value=value))).text
         unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
@@ -274,7 +276,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return f"store_{_memory(buffer)}<{buffer.dtype}>({scope.at(buffer, offset)}, {one});"
 
     def as_it_is(self, store: Store, scope: GpuScope) -> str:
-        """What a store copies and does not compute, in its own format; nothing where it computes."""
+        """The source of a store that only copies, in its storage format; empty if the store computes."""
         moved = moved_from(store.value)
         if store.reduce or store.joined or moved is None:
             return ""
@@ -287,7 +289,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return f"{scope.all_hold(asked)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
 
     def copy_ahead(self, loop: For, store: Store, scope: GpuScope) -> list[str]:
-        """A copy that the hardware does on its own; nothing where it cannot."""
+        """An asynchronous hardware copy; empty if not possible."""
         to, moved = scope.buffers[store.buffer], moved_from(store.value)
         if moved is None or moved[0].dtype != to.dtype or moved[0].tensor not in self.program.buffers:
             return []
@@ -313,7 +315,7 @@ def _memory(buffer: Buffer) -> str:
 
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
-    """Reads, and the conditions under which they are done; a condition's own reads are left alone."""
+    """Reads, with the conditions under which they are executed; a condition's own reads are excluded."""
     if isinstance(value, Read):
         yield value, asked
     elif isinstance(value, Select):

@@ -17,12 +17,12 @@ from deepgen.operators.expr.nodes import Const, Read, Select, Value
 from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes that one instruction moves
-_WIDE = 1 << 31  # from so many elements on, offsets have 64 bits
+_WIDE = 1 << 31  # from this many elements on, offsets have 64 bits
 
 
 @dataclass(frozen=True)
 class GpuScope(Scope):
-    """`loaded` are reads that stand in variables already."""
+    """`loaded` are reads that are already in variables."""
 
     dialect: Dialect = CUDA
     loaded: Mapping[Read, str] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class GpuScope(Scope):
         return Text(text if buffer.scope in HELD else widened(buffer.dtype, text), arithmetic(read.dtype))
 
     def together(self, buffer: Buffer, start: Index, extent: int) -> int:
-        """How many of so many neighbours one instruction moves, of those that their place and size allow."""
+        """How many contiguous elements one instruction moves, given their alignment and size."""
         most = min(extent, WIDEST // dtype(buffer.dtype).bytes)
         aligned = gcd(start.constant, *(times for _, times in start.terms), most)
         return aligned & -aligned
 
     def all_hold(self, asked: tuple[Value, ...]) -> str:
-        """Whether all conditions hold, without branches where they are limits of indices."""
+        """Whether all conditions hold, without branches for conditions that are limits of indices."""
         limits = [bounds.conditions(condition) for condition in asked]
         every = dict.fromkeys(limit for some in limits if some is not None for limit in some)
         others = [self.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
@@ -67,7 +67,7 @@ class GpuScope(Scope):
 
 
 def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
-    """What is copied as it is, and the conditions without which it is zero; None of what is computed."""
+    """The read that is copied, and the conditions without which the value is zero; None if the value is computed."""
     asked: tuple[Value, ...] = ()
     while isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
         asked, value = (*asked, value.condition), value.then
@@ -76,8 +76,8 @@ def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
 
 CALL = "gathered<"
 _HELD = 8  # runs that a thread loads before it stores them
-_REGISTERS, _MOST = 65536, 255  # of a block, of a thread
-_BYTES = 2  # of elements that are worth it
+_REGISTERS, _MOST = 65536, 255  # per block, and per thread
+_BYTES = 2  # element size for which this is worthwhile
 
 
 def at_once(threads: int) -> int:
@@ -87,17 +87,17 @@ def at_once(threads: int) -> int:
 
 @dataclass(frozen=True)
 class Gather:
-    """A copy as text: each of so many `parts` loads `each` runs, which `load` and `store` do one at a time."""
+    """The code of a copy: each of `parts` parts loads `each` runs; `load` and `store` handle one run."""
 
-    kind: str  # of a run
-    name: str  # the variable of its loop, empty where it has one run
+    kind: str  # type of a run
+    name: str  # the variable of its loop, empty if there is one run
     parts: int
     each: int
     load: str
     store: str
 
     def lines(self, held: str = "") -> list[str]:
-        """All of it; with `held`, what was loaded before is stored from there."""
+        """The whole code; with `held`, values loaded before are stored from there."""
         if held:
             return self.over(f"{self.store.format(held=held)};")
         body = [f"{self.kind} held[{self.each}];", *self.over(f"held[part] = {self.load};")]
@@ -113,7 +113,7 @@ class Gather:
 
 
 def gather(loop: For, scope: GpuScope, written: Set[str]) -> Gather | None:
-    """The loop, where it is such a copy."""
+    """The copy that a loop performs, or None if it is not such a copy."""
     asked, run = _inside(loop.body) if loop.kind != VECTOR else ((), loop)
     if run is None or not isinstance(run.body, Store) or not run.body.ahead:
         return None
@@ -145,7 +145,7 @@ def gather(loop: For, scope: GpuScope, written: Set[str]) -> Gather | None:
 
 
 def _inside(body: Stmt) -> tuple[tuple[Index, ...], For | None]:
-    """The loop over a run, and the conditions under which it is done."""
+    """The loop over a run, and the conditions under which it is executed."""
     asked: tuple[Index, ...] = ()
     if isinstance(body, If) and body.otherwise is None:
         asked, body = body.conditions, body.then
@@ -153,7 +153,7 @@ def _inside(body: Stmt) -> tuple[tuple[Index, ...], For | None]:
 
 
 def done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
-    """What is done, after each other, and under which conditions."""
+    """The statements in sequence, each with its conditions."""
     if isinstance(statement, Seq):
         for one in statement.body:
             yield from done_in(one)

@@ -1,6 +1,6 @@
-"""Statements as text, the same for C, CUDA and HIP; what only one of them has is in its own emitter.
+"""Statements as code common to C, CUDA and HIP; what differs is in the emitter of each.
 
-An emitter adds loops and stores of its own, and says where buffers are.
+An emitter adds its own loops and stores, and the places of buffers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ S = TypeVar("S", bound=Scope)
 class Statements(ABC, Generic[S]):
     @abstractmethod
     def own(self, statement: Stmt, scope: S, depth: int) -> list[str] | None:
-        """What only this language has; None where a statement is written as in the others."""
+        """Code specific to this language; None if a statement is emitted as in the others."""
 
     @abstractmethod
     def store(self, store: Store, scope: S) -> list[str]: ...
 
     @abstractmethod
     def declared(self, alloc: Alloc, scope: S) -> str:
-        """What a buffer's life begins with."""
+        """The declaration of a buffer."""
 
     @abstractmethod
     def argument(self, read: Read, scope: S) -> str:
-        """A place, as functions and instructions take it."""
+        """A place, as an argument of functions and instructions."""
 
     def head(self, loop: For, scope: S) -> str:
-        """What a loop begins with."""
+        """The beginning of a loop."""
         return scope.dialect.loop.format(scope.name(loop.variable), self.end(loop, scope))
 
     def end(self, loop: For, scope: S) -> str:
@@ -70,7 +70,7 @@ class Statements(ABC, Generic[S]):
 
 
 def result(store: Store) -> Value:
-    """What an element holds after a store."""
+    """The value of an element after a store."""
     if not store.reduce:
         return store.value
     return combined(store.reduce, Read(store.buffer, store.indices, store.value.dtype), store.value)

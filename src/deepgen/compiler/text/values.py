@@ -1,4 +1,4 @@
-"""Values as expressions of C, CUDA and HIP: numbers, or vectors of C where a vector loop runs."""
+"""Values as expressions of C, CUDA and HIP: scalars, or C vectors inside a vector loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INFIX = {
 
 @dataclass(frozen=True)
 class Text:
-    """An expression, the type of its numbers, and how many they are."""
+    """An expression, its element type, and its number of elements."""
 
     text: str
     type: str
@@ -36,23 +36,23 @@ class Text:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the text of a value depends on."""
+    """The context of a value's code."""
 
     names: Names
     buffers: Mapping[str, Buffer]
     ranges: Mapping[str, tuple[int, int]]
     vector: For | None = None
-    used: set[tuple[str, int]] = field(default_factory=set)  # of vectors: types, and functions of them
+    used: set[tuple[str, int]] = field(default_factory=set)  # vector types in use, and functions on them
     dialect: Dialect = C
 
     def inside(self: S, around: For | Alloc) -> S:
-        """Where the body of a statement stands."""
+        """The scope of a statement's body."""
         if isinstance(around, Alloc):
             return replace(self, buffers={**self.buffers, around.buffer.name: around.buffer})
         return replace(self, ranges={**self.ranges, around.variable: (0, around.extent - 1)})
 
     def by_lanes(self: S, loop: For) -> S:
-        """The same of a vector loop, whose iterations are lanes."""
+        """The scope inside a vector loop, whose iterations are lanes."""
         return replace(self.inside(loop), vector=loop)
 
     def name(self, of: str) -> str:
@@ -87,14 +87,14 @@ class Scope:
     # Reading and writing elements
 
     def element(self, buffer: Buffer, offset: Index) -> str:
-        """One element, as it is stored."""
+        """One element, in its storage format."""
         if not buffer.lanes:
             return self.address(buffer.name, offset)
         place, lane = divmod(offset.constant, buffer.lanes)
         return self.variable(buffer, place) + (f"[{lane}]" if buffer.lanes > 1 else "")
 
     def number(self, buffer: Buffer, offset: Index) -> str:
-        """One element, as it is computed with."""
+        """One element, in the format for arithmetic."""
         element = self.element(buffer, offset)
         return element if buffer.lanes else widened(buffer.dtype, element)
 
@@ -102,7 +102,7 @@ class Scope:
         return self.name(f"{buffer.name} {place}")
 
     def along(self, offset: Index) -> int | None:
-        """By how much an offset grows from lane to lane; None if that is not always the same."""
+        """The stride of an offset between lanes; None if it is not constant."""
         assert self.vector is not None
         return offset.step(self.vector.variable)
 
@@ -111,7 +111,7 @@ class Scope:
         return of.substitute({self.vector.variable: lane})
 
     def vector_at(self, buffer: Buffer, offset: Index) -> str:
-        """Where a whole vector is in memory, or the variable that holds it."""
+        """The address of a whole vector in memory, or the variable that holds it."""
         assert self.vector is not None
         lanes, start = self.vector.extent, self.lane(offset, 0)
         if buffer.lanes:
@@ -126,7 +126,7 @@ class Scope:
             self.used.add((kind, lanes))
 
     def copied(self, value: Value, of: Buffer) -> str | None:
-        """A value as it is stored, where a 16-bit float is only copied: None where it is computed."""
+        """A value in its storage format, if a 16-bit float is only copied; None if it is computed."""
         if of.dtype not in STORED or of.lanes or value.dtype != of.dtype:
             return None
         if isinstance(value, Const) and value.value == 0:
@@ -142,7 +142,7 @@ class Scope:
         return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
 
     def as_stored(self, value: Value, of: Buffer) -> str:
-        """A vector of values as memory holds them."""
+        """A vector of values in their storage format."""
         copied = self.copied(value, of)
         if copied is not None:
             return copied
@@ -158,7 +158,7 @@ class Scope:
         return text
 
     def whole(self, value: Value) -> Text:
-        """A value with a number for every lane of the vector loop."""
+        """A value as a vector, with a number for every lane of the vector loop."""
         text = self.value(value)
         assert self.vector is not None
         return self._spread(text, self.vector.extent)
@@ -205,7 +205,7 @@ class Scope:
         return self._mask(text, left) if isinstance(value, Compare) else replace(left, text=text)
 
     def _products(self, value: Value) -> Text | None:
-        """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one step for many CPUs."""
+        """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one instruction on many CPUs."""
         product = value.right if isinstance(value, Binary) and value.op == "add" else None
         if not isinstance(product, Binary) or product.op != "mul" or product.dtype != "i32" or self.vector is None:
             return None
@@ -219,7 +219,7 @@ class Scope:
         return Text(f"add_products_i16x{lanes}({self.whole(value.left).text}, {left}, {right})", "i32", lanes)
 
     def _in_lanes(self, value: Value) -> bool:
-        """Whether a value is another one in each lane."""
+        """Whether a value reads different elements in each lane."""
         return any(self._varies(index) for read in reads(value) for index in read.indices)
 
     def _place(self, value: Place) -> Text:
@@ -235,7 +235,7 @@ class Scope:
         return Text(f"(({kind}x{len(numbers)}){{{', '.join(numbers)}}})", kind, len(numbers))
 
     def _in_32_bits(self, value: Value) -> Value:
-        """Places in vectors, where they fit: twice as many in a vector as in 64 bits."""
+        """Indices in vectors with 32 bits, if they fit: a vector holds twice as many as with 64 bits."""
         if isinstance(value, Const) and value.dtype == "i64" and abs(value.value) < 1 << 31:
             return replace(value, dtype="i32")
         if isinstance(value, Place) and value.dtype == "i64" and self._varies(value.index):
@@ -244,7 +244,7 @@ class Scope:
         return value
 
     def _varies(self, of: Index) -> bool:
-        """Whether an index is another one in each lane."""
+        """Whether an index differs between lanes."""
         return self.vector is not None and self.vector.variable in of.iterators
 
     def _read(self, read: Read) -> Text:
@@ -280,7 +280,7 @@ class Scope:
         condition = self.value(value.condition)
         then, otherwise = self._alike(self.value(value.then), self.value(value.otherwise))
         if condition.lanes == 1:
-            cast = f"({then.name})" if then.lanes > 1 else ""  # vectors in memory have a type of their own
+            cast = f"({then.name})" if then.lanes > 1 else ""  # vectors in memory have a separate type
             return replace(then, text=f"({condition.text} ? {cast}{then.text} : {cast}{otherwise.text})")
         then, otherwise = (self._spread(text, condition.lanes) for text in (then, otherwise))
         mask = f"__builtin_convertvector({condition.text}, {then.name}_mask)"
@@ -299,7 +299,7 @@ class Scope:
         return Text(f"all_i32x{lanes}(-(i32)({text.text}))", BOOL, lanes)
 
     def _mask(self, text: str, of: Text) -> Text:
-        """Masks have one type, whatever was compared."""
+        """All masks have the same type, whatever was compared."""
         self.need("i32", of.lanes)
         return Text(f"__builtin_convertvector({text}, i32x{of.lanes})", BOOL, of.lanes)
 
@@ -308,19 +308,19 @@ _REDUCES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
 def nothing(op: str, kind: str) -> Const:
-    """What an operation leaves any number as it is with."""
+    """The neutral element of an operation."""
     return identity(_REDUCES[op], kind)
 
 
 def joined(op: str, left: Text, right: Text) -> str:
-    """Two numbers or vectors as one."""
+    """Two numbers or vectors combined."""
     if op in _INFIX and not dtype(left.type).integer:
         return f"({left.text} {_INFIX[op]} {right.text})"
     return f"{op}_{left.name}({left.text}, {right.text})"
 
 
 def scan_function(op: str, kind: str, lanes: int) -> str:
-    """The C function for vectors of so many numbers; gcc has shuffles of this form from 12 on."""
+    """The C function that scans vectors of this many numbers; gcc has shuffles of this form from 12 on."""
     name = f"{kind}x{lanes}"
     steps = []
     for bit in range(lanes.bit_length() - 1):

@@ -142,7 +142,7 @@ def count(
 
 
 def _rows(trials: Sequence[Trial]) -> list[list[str]]:
-    """Each event: of the fastest kernel, and over all of them."""
+    """One row per event: the fastest kernel, and statistics over all of them."""
     counters = [trial.measurement.counters for trial in trials]
     rows = []
     for event in dict.fromkeys(name for one in counters for name in one):

@@ -44,7 +44,7 @@ def bench(
     Slowdowns caused by the library are reported (`warning` in --json); the exit code is 0 whenever the model was timed.
     """
     make = _function(model)
-    kernels = opened(library, create=True, trust=trust)  # one that is not there has no kernels either
+    kernels = opened(library, create=True, trust=trust)  # a library that does not exist also has no kernels
     if not kernels.list():
         raise BadInput(f"{library} has no kernels", allowed="fill it first: deepgen tune work.json --library DIR")
     result = benching.bench(make, kernels, rounds=rounds, compiled=not no_compile, graphs=cuda_graphs)

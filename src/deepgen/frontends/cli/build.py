@@ -1,4 +1,4 @@
-"""`deepgen build`: one kernel, built but not measured. Needs no device. Which config a user means."""
+"""`deepgen build`: builds one kernel without measuring it, which needs no device. Also parses a user's config."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def build(
     about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
     try:
         assembly = assembly_of(kernel, where, current)
-    except DeepgenError as error:  # a disassembler that is missing, or knows fewer architectures than the compiler
+    except DeepgenError as error:  # the disassembler is missing, or does not know the architecture
         about["no_assembly"] = str(error)
     else:
         files["assembly"] = f"{kernel.name}.s"
@@ -87,7 +87,7 @@ def build(
 
 def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> str:
     binary = folder / f"{kernel.name}.{artifact.format}"
-    # Not a copy of times and mode: the cache's file may be read-only.
+    # Without copying times and mode: the file in the cache may be read-only.
     binary.write_bytes(Path(artifact.binary).read_bytes())
     return binary.name
 
@@ -115,20 +115,22 @@ _SCRIPT = "build.sh"
 
 
 def build_kernel(kernel: Kernel, target: Target, settings: Settings) -> Artifact:
-    """Build one kernel, or take it from the cache. Raises BuildError."""
+    """Build one kernel, or get it from the cache. Raises BuildError."""
     cache = Cache(settings.cache)
     return build_once(kernel, target, paths=settings.programs(), cache=cache, limits=settings.build_limits())
 
 
 def assembly_of(kernel: Kernel, target: Target, settings: Settings) -> str:
-    """The kernel in the target's assembly language."""
+    """The kernel's code in the target's assembly language."""
     toolchain = toolchain_for(target, kernel.language, settings.programs())
     with tempfile.TemporaryDirectory(prefix="deepgen-") as folder:
         return toolchain.assembly(kernel, target, Path(folder))
 
 
 def build_files(kernel: Kernel, target: Target, settings: Settings) -> dict[str, str]:
-    """A shell script that builds the kernel from its sources, and what else it needs; empty where there is none."""
+    """A shell script that builds the kernel from its sources, and further files it needs; empty if there is no compiler
+    or recipe.
+    """
     try:
         toolchain = toolchain_for(target, kernel.language, settings.programs())
     except DeepgenError:  # no compiler here
@@ -143,7 +145,7 @@ def build_files(kernel: Kernel, target: Target, settings: Settings) -> dict[str,
 
 
 def write_sources(folder: Path, kernel: Kernel, more: Mapping[str, str]) -> list[str]:
-    """The kernel's files, and those that build them. Returns their names."""
+    """Write the kernel's files, and those that build it. Returns their names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         judge.write_sources(kernel, folder)
@@ -155,7 +157,9 @@ def write_sources(folder: Path, kernel: Kernel, more: Mapping[str, str]) -> list
 
 
 def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:
-    """A trial's assembly. What lies in the study's folder is disassembled at most, never built: it may be anyone's."""
+    """A trial's assembly. Files in the study's folder are at most disassembled, never built, since they may be
+    untrusted.
+    """
     try:
         kernel = study.emitted(trial)
     except DeepgenError:
@@ -167,7 +171,7 @@ def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:
 
 
 def choose(space: Space, default: Mapping[str, Any], text: str | None, rank: int | None) -> dict[str, Any]:
-    """The config that is meant, valid in its space. Knobs that `text` leaves out keep their default."""
+    """The config a user asked for, valid in its space. Knobs that `text` omits keep their default."""
     if text is not None and rank is not None:
         raise BadInput("--config and --rank are both given", allowed="give one of them")
     if rank is not None:
@@ -182,7 +186,7 @@ def choose(space: Space, default: Mapping[str, Any], text: str | None, rank: int
 
 
 def parse(space: Space, text: str) -> dict[str, Any]:
-    """Knobs and values, each spelled as `top` and `show` print them."""
+    """Knobs and values, spelled as `top` and `show` print them."""
     domains = {knob.name: {knob_text(value): value for value in knob.values} for knob in space.knobs}
     config: dict[str, Any] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):

@@ -48,7 +48,7 @@ Archive = Annotated[
 ]
 
 
-# Those of `tune` but for what ends a search: a bundle is packed whole.
+# The options of `tune`, except those that end a search: a bundle is packed as a whole.
 PACKED = (
     "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "target", "family", "threads", "trials", "jobs",
     "seed", "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
@@ -99,7 +99,7 @@ def run(
         manifest, _ = bundle_archive.read_manifest(folder)
         signature = manifest.pop(bundle_archive.SIGNATURE, None)
         trusted.require(manifest, signature, trust=trust, origin=bundle, holds="programs")
-        # In a process of its own, with the code that travelled: what measures is what was packed, on every host.
+        # In a separate process, with the packed code: the same code measures on every host.
         code = subprocess.run([sys.executable, str(folder / "run.py"), "-o", str(where)], check=False).returncode
     if code:
         raise typer.Exit(code)
@@ -129,7 +129,7 @@ def merge(
 
 
 def command(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command that packs what `deepgen tune` was asked for, ready to be copied."""
+    """The command that packs the work of a `deepgen tune` call, ready to be copied."""
     plain = [word for word in words if not word.startswith("O=")]
     packed = [name for name in PACKED if name != "jobs"]
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options.as_words(values, packed)])

@@ -1,4 +1,4 @@
-"""Whether clocks run free, and the commands that would hold them still. Nothing here changes anything."""
+"""Whether clocks are free-running, and the commands that would lock them. Nothing here changes any setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AMD_VENDOR = "0x1002"
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of one device. `state` is free-running, held or unknown; `why` says how that is known."""
+    """The clocks of one device. `state` is free-running, held or unknown; `why` says how this was determined."""
 
     device: str
     state: str
@@ -41,7 +41,7 @@ class NvidiaGpu:
 
 
 def cpu(root: Path = Path("/")) -> Clocks:
-    """This machine's CPU, as the kernel shows it."""
+    """This machine's CPU, according to sysfs."""
     base = root / "sys/devices/system/cpu"
     governor = _read(base / "cpu0/cpufreq/scaling_governor")
     no_turbo, boost = _read(base / "intel_pstate/no_turbo"), _read(base / "cpufreq/boost")
@@ -67,7 +67,7 @@ def cpu(root: Path = Path("/")) -> Clocks:
 
 
 def nvidia_gpus(program: str | None) -> list[NvidiaGpu]:
-    """The GPUs that nvidia-smi lists; none without it."""
+    """The GPUs that nvidia-smi lists; empty if it is missing."""
     if program is None:
         return []
     command = [program, "--query-gpu=" + ",".join(_NVIDIA_FIELDS), "--format=csv,noheader,nounits"]
@@ -81,7 +81,7 @@ def nvidia_gpus(program: str | None) -> list[NvidiaGpu]:
 
 
 def nvidia(gpu: NvidiaGpu) -> Clocks:
-    """An idle GPU lets its clock fall unless it is locked, which is the only sign nvidia-smi gives."""
+    """The only sign that nvidia-smi gives: an idle GPU lowers its clock unless it is locked."""
     now, most = _number(gpu.clock_mhz), _number(gpu.max_clock_mhz)
     if now is None or most is None:
         state, why = "unknown", "nvidia-smi does not report the clock"
@@ -93,13 +93,13 @@ def nvidia(gpu: NvidiaGpu) -> Clocks:
 
 
 def nvidia_commands(index: str, mhz: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """To lock and to undo."""
+    """The commands to lock, and to undo it."""
     lock = (f"sudo nvidia-smi -pm 1 -i {index}", f"sudo nvidia-smi -lgc {mhz},{mhz} -i {index}")
     return lock, (f"sudo nvidia-smi -rgc -i {index}",)
 
 
 def amd(root: Path = Path("/")) -> list[Clocks]:
-    """Every AMD GPU that the amdgpu driver shows."""
+    """Every AMD GPU that the amdgpu driver lists."""
     devices = []
     for card in sorted((root / "sys/class/drm").glob("card[0-9]*")):
         device = card / "device"
@@ -114,7 +114,7 @@ def amd(root: Path = Path("/")) -> list[Clocks]:
 
 
 def amd_commands(card: str, level: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """To lock and to undo."""
+    """The commands to lock, and to undo it."""
     enter = f"cd /sys/class/drm/{card}/device"
     force = "sudo tee power_dpm_force_performance_level"
     return (enter, f"echo manual | {force}", f"echo {level} | sudo tee pp_dpm_sclk"), (enter, f"echo auto | {force}")

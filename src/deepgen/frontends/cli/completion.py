@@ -1,4 +1,4 @@
-"""Names that the shell completes and the help lists. Registries are imported only when their names are asked for."""
+"""Names for shell completion and help. Registries are imported only when their names are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_FAMILY = "all"
 
 
 def operators(incomplete: str) -> list[str]:
-    """For the first word of a command; the shell completes files itself."""
+    """Completions of the first word of a command; the shell completes files itself."""
     from deepgen.operators import OPERATORS
 
     return _starting(incomplete, OPERATORS.names())
@@ -87,13 +87,14 @@ _ASKED = "deepgen.words"
 
 
 class OperatorCommand(TyperCommand):
-    """A command whose help ends with the words of the operator that stands before `--help`, or of all built-in ones.
+    """A command whose help ends with the parameters of the operator given before `--help`, or of all built-in
+    operators.
 
     Contexts and formatters are typer's, whose classes have moved between its versions.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[_ASKED] = tuple(args)  # `--help` ends the reading of arguments before they are known
+        ctx.meta[_ASKED] = tuple(args)  # `--help` stops parsing before arguments are available
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -104,7 +105,7 @@ class OperatorCommand(TyperCommand):
             _write(OPERATORS.get(name), formatter)
         others = OPERATORS.names()[len(OPERATORS.own) :]
         if others and not asked:
-            # Their packages are not imported for a list.
+            # Their packages are not imported just to list them.
             with formatter.section("Operators of installed packages"):
                 formatter.write_text(f"{', '.join(others)}; parameters: {ctx.command_path} NAME --help")
         options = {name for parameter in self.params for name in parameter.opts}
@@ -113,7 +114,7 @@ class OperatorCommand(TyperCommand):
 
 
 def _values_of_options() -> Iterator[tuple[str, str]]:
-    """What can be given to options whose values have names, plug-ins included."""
+    """The values of options that take names, including those of plug-ins."""
     for option, names in NAMES.items():
         yield option, ", ".join(names())
     yield "--target", f"KIND:native, or KIND:ARCH such as cuda:sm_90; a KIND is {', '.join(target_kinds())}"
@@ -125,7 +126,7 @@ def _write(operator: type[Operator], formatter: Any) -> None:
 
     words = words_of(operator).values()
     example = f"{operator.name} {short_example(words)}".rstrip()
-    fits = len(example) + len(operator.name) < 60  # in 80 columns, with what stands around it
+    fits = len(example) + len(operator.name) < 60  # in 80 columns, including the surrounding text
     with formatter.section(f"Operator {operator.name}, such as {example}" if fits else f"Operator {example}"):
         if words:
             formatter.write_dl([(", ".join((w.name, *w.aliases)), _meaning(w)) for w in words])

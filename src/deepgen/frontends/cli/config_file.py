@@ -1,4 +1,4 @@
-"""Tuning config files: what to tune, where, how much of the space and for how long, in TOML or JSON."""
+"""Tuning config files in TOML or JSON: what to tune, on which target, which part of the space and for how long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTENT = f"an object with {', '.join(WHAT)}, the operator's parameters, {', '.j
 
 
 class ConfigFile(FileFormat):
-    """deepgen's own. It is asked last, and reports what the file lacks."""
+    """deepgen's own format. It is tried last, and reports what the file lacks."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         return True
@@ -39,14 +39,14 @@ class ConfigFile(FileFormat):
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of the file, and where it stands, for the messages."""
+    """A table of the file, and its location for messages."""
 
     where: str
     items: Mapping[str, Any]
     prefix: str = ""
 
     def only(self, *keys: str) -> _Table:
-        """Refuse any other key."""
+        """Raise BadInput for any other key."""
         for key in self.items:
             if key not in keys:
                 allowed = "one of " + ", ".join(self.prefix + k for k in keys)
@@ -69,7 +69,7 @@ class _Table:
 
 
 def read(document: Document) -> TuningFile:
-    """The file's content, every key and value checked but for the knobs, which only the space can judge."""
+    """The file's content. All keys and values are checked except knobs, which only the space can check."""
     where = document.name
     if not isinstance(document.data, dict):
         raise BadInput("is not an object", where=where, allowed=CONTENT)
@@ -110,7 +110,7 @@ _CHECKS: Mapping[str, _Check] = {
 
 
 def _value(option: OptionSpec, folder: Path, value: Any) -> Any:
-    """The value of an option's key as the option has it; None where it cannot be one."""
+    """The value of an option's key, converted to the option's type; None if it is invalid."""
     if option.kind in (bool, dict):
         return value if isinstance(value, option.kind) else None
     if option.kind is float:
@@ -120,7 +120,7 @@ def _value(option: OptionSpec, folder: Path, value: Any) -> Any:
         return value if type(value) is int and value >= (option.least or 0) else None
     if option.name == "counters" and isinstance(value, list):
         return value or None
-    # As in the settings file, a relative path is relative to the file that names it.
+    # As in the settings file, a relative path is relative to the folder of the file.
     return folder / Path(value).expanduser() if option.kind is Path and _text(value) else _text(value)
 
 
@@ -139,7 +139,7 @@ def _operator_kind(top: _Table) -> type[Operator]:
 
 
 def _operators(top: _Table, kind: type[Operator], shared: Sequence[str]) -> tuple[Operator, ...]:
-    """One for each shape, with the words that the file says of all of them."""
+    """One operator per shape, with the parameters that the file sets for all of them."""
     common = {name: top.items[name] for name in shared if name in top.items}
     listed = top.items["shapes"]
     shapes = listed if isinstance(listed, list) else [listed]
@@ -159,6 +159,6 @@ def _operators(top: _Table, kind: type[Operator], shared: Sequence[str]) -> tupl
 
 
 def _example(kind: type[Operator]) -> str:
-    """A shape as TOML writes it."""
+    """An example shape in TOML."""
     example = short_example(words_of(kind).values()).split()
     return "{ " + ", ".join(word.replace("=", " = ") for word in example) + " }"

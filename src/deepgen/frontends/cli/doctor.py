@@ -1,4 +1,4 @@
-"""`deepgen doctor`: what is here, what is missing, and how to get it. Changes nothing."""
+"""`deepgen doctor`: what is installed, what is missing, and how to get it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _clocks(clocks: list[dict[str, Any]]) -> None:
     paragraph("To lock clocks while measuring, run these yourself (deepgen never does):")
     for device in clocks:
         _commands(device["device"], device["lock"], device["undo"])
-    # The commands for GPUs are worth knowing where the GPU is elsewhere, with words to be filled in.
+    # The commands for GPUs are also useful if the GPU is in another machine, with placeholders to fill in.
     for kind, commands, words in (("nvidia", nvidia_commands, "N MHZ"), ("amd", amd_commands, "cardN LEVEL")):
         if not any(device["device"].startswith(kind) for device in clocks):
             _commands(f"{kind}, none here", *commands(*words.split()))
@@ -186,12 +186,12 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Extra:
-    """What `pip install 'deepgen-kernels[name]'` brings."""
+    """What `pip install 'deepgen-kernels[name]'` installs."""
 
     name: str
     serves: str
     packages: tuple[str, ...]
-    spare: str = ""  # what does as well
+    spare: str = ""  # an equivalent alternative
 
 
 EXTRAS = (
@@ -216,7 +216,7 @@ EXTRAS = (
     Extra("site", "building the documentation's site", ("mkdocs-material", "mkdocs")),
     Extra("peers", "what the benchmarks compare with", ("kernel-tuner", "pyatf", "ortools", "matplotlib")),
 )
-# Architectures whose kernels have run on a device of theirs. All others are listed separately, here as in docs/gpu.md.
+# Architectures whose kernels have run on matching hardware. All others are listed separately, as in docs/gpu.md.
 EXECUTED = {
     "x86": "run and measured",
     "arm": "run and measured on a Neoverse N1",
@@ -256,7 +256,7 @@ def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _target_facts() -> list[dict[str, str]]:
-    """What deepgen compiles for, and whether such kernels were ever run."""
+    """What deepgen compiles for, and whether such kernels have ever run."""
     cuda = [arch for arch in CUDA_ARCHES if arch != "sm_90a"]
     never = {"cuda": ", ".join(cuda), "hip": ", ".join(HIP_ARCHES), "hip:z100": "the Hygon DCU, a gfx906"}
     return [
@@ -265,7 +265,7 @@ def _target_facts() -> list[dict[str, str]]:
     ]
 
 
-# Those of input files and recipes are not among them: they take numpy, which is not waited for here.
+# Without those of input files and recipes: they import numpy, which is slow.
 _REGISTRIES: tuple[Registry[Any], ...] = (
     OPERATORS,
     FAMILIES,
@@ -340,13 +340,13 @@ _HEADERS = {
 def _missing_facts(
     tools: list[dict[str, Any]], packages: list[dict[str, Any]], extras: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
-    """What is not here, what that blocks, and how to get it."""
+    """What is missing, what that blocks, and how to get it."""
     compilers = [tool for tool in tools if tool["serves"].startswith("building C kernels")]
     missing = []
     for tool in tools:
         if tool["ok"]:
             continue
-        # Any one C compiler is enough, so a second one that is not here blocks nothing.
+        # One C compiler is enough, so a missing second one blocks nothing.
         spare = tool in compilers and any(c["ok"] for c in compilers)
         blocks = "nothing: another C compiler is installed" if spare else tool["serves"]
         missing.append({"what": tool["name"], "why": tool["problem"], "blocks": blocks, "remedy": tool["remedy"]})
@@ -359,7 +359,7 @@ def _missing_facts(
             )
     for extra in extras:
         lacking = [name for name, version in extra["packages"].items() if version is None]
-        if lacking and extra["name"] not in ("peers", "site"):  # of no use to those who tune
+        if lacking and extra["name"] not in ("peers", "site"):  # these are not needed for tuning
             spare = extra["name"] == "zig" and any(c["ok"] for c in compilers)
             blocks = "nothing: a C compiler is installed" if spare else extra["serves"]
             why = f"{', '.join(lacking)} not installed"

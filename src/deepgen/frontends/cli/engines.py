@@ -1,4 +1,4 @@
-"""Where the work of a command is done: on this machine, or where an engine of a plug-in does it."""
+"""Where the work of a command is done: on this machine, or by an engine from a plug-in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], Engine]:
-    """How to make the engine of that name; says what is wrong before any work is done."""
+    """A function that creates the engine of that name; reports errors before any work is done."""
     if name not in ENGINES:
         raise BadInput(f"unknown engine {name!r}", allowed=" or ".join(ENGINES.names()))
     make = ENGINES.get(name)
@@ -30,13 +30,13 @@ def on_this_machine(settings: Settings, jobs: int | None, address: str | None) -
 
 
 LOCAL = "local"
-# From the settings, how many builds run at a time, and where the engine is reached.
+# Arguments: the settings, the number of concurrent builds, and the address of the engine.
 ENGINES: Registry[Callable[[Settings, int | None, str | None], Engine]] = Registry(
     "deepgen.engines", "engine", {LOCAL: "deepgen.frontends.cli.engines:on_this_machine"}
 )
 
 
 def words(name: str, address: str | None) -> str:
-    """The options that choose the same engine again."""
+    """The options that select the same engine again."""
     options = "" if name == LOCAL else f" --engine {name}"
     return options if address is None else f"{options} --address {address}"

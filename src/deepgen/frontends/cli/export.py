@@ -176,7 +176,7 @@ def _import_study(file: Path, output: Path | None, target: str | None, *, as_jso
 
 
 def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
-    """A space of exactly the configs that were correct."""
+    """A space of exactly the correct configs."""
     right = [result.config for result in results if result.correct]
     if not right:
         raise BadInput("no result is correct, so there is no space to write", where=str(file))

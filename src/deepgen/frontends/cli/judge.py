@@ -1,4 +1,4 @@
-"""`deepgen judge`: everything that a winner has to pass, for one kernel alone, on one page."""
+"""`deepgen judge`: runs all checks of a winner on a single kernel and prints one page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TrialNumber = Annotated[
     typer.Option("--trial", min=0, help="Verify this trial of the study instead of the winner.", show_default=False),
 ]
 _INDENT = 12
-# What a property is called on the page.
+# Names of properties on the page.
 _PROPERTIES = {
     "nan": "NaN",
     "inf": "infinities",
@@ -64,7 +64,7 @@ def judge(
     try:
         result = _judged(words, config, rank, trial, values, trust=trust)
     except DeepgenError as error:
-        error.exit_code = 2  # 1 says that the kernel is wrong
+        error.exit_code = 2  # exit code 1 is reserved for a wrong kernel
         raise
     if as_json:
         print_json(result.to_json())
@@ -101,7 +101,7 @@ def _suspect(
     *,
     trust: bool,
 ) -> Suspect:
-    """The kernel that is meant."""
+    """The kernel a user asked for."""
     folder, colon, entry = words[0].rpartition(":")
     if colon and Path(folder).is_dir():
         return _of_library(Path(folder), entry, trust=trust)
@@ -128,7 +128,7 @@ def _of_study(words: list[str], trial: int | None, current: Settings, *, trust: 
 
 
 def _of_library(folder: Path, name: str, *, trust: bool) -> Suspect:
-    """An entry's stored binary, as programs run it."""
+    """An entry's stored binary, as programs execute it."""
     library = libraries.library(folder, trust=trust)
     entries = {entry.name: entry for entry in library.list()}
     if name not in entries:

@@ -55,7 +55,7 @@ def add(
         try:
             study = open_study(str(folder), current, trust=trust)
             became[folder.name] = opened.add(study, general=not only_winners, noisy=noisy)
-        except DeepgenError as error:  # the others are added all the same
+        except DeepgenError as error:  # the other studies are still added
             refused[folder.name] = str(error)
     if as_json:
         print_json({"library": str(library), "studies": became, "refused": refused})
@@ -245,7 +245,7 @@ def _open(folder: Path, trust: bool = False) -> Library:
 
 
 def _there(folder: Path, trust: bool = False) -> Library:
-    """A library that must exist: a wrong name must not look like an empty one."""
+    """A library that must exist: a wrong name must not look like an empty library."""
     if not folder.is_dir():
         raise BadInput(
             f"there is no library {str(folder)!r}", allowed="--library DIR, or make one: deepgen library add"

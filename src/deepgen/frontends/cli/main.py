@@ -1,6 +1,6 @@
-"""The command `deepgen`: its commands, and how errors reach the user.
+"""The command `deepgen`: its commands, and how errors are reported.
 
-A command's file is imported when the command is meant, so that `deepgen --help` answers at once.
+The file of a command is imported only when that command runs, so that `deepgen --help` is fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deepgen.vocabulary.registry import Registry
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-# By what they are for; each with its place in this package, and what the list of commands says of it.
+# Grouped by purpose; each with its location in this package, and its text in the list of commands.
 _GROUPS = {
     "Tune": {
         "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
@@ -79,17 +79,17 @@ _GROUPS = {
 }
 _COMMANDS = {name: command for commands in _GROUPS.values() for name, command in commands.items()}
 _OF_OPERATORS = ("tune", "space", "build", "judge")
-# Those of plug-ins: a group, or a function that is a command. They are looked for only when they may be meant.
+# Commands of plug-ins: a group or a single function. They are looked up only if they may be needed.
 PLUGGED: Registry[typer.Typer | Callable[..., None]] = Registry("deepgen.commands", "command", {})
 
 
 @dataclass
 class Invocation:
-    """What this call of the command line was given."""
+    """The arguments of this call of the command line."""
 
     argv: tuple[str, ...]
     debug: bool = False
-    started: float | None = None  # on the clock of `time.monotonic`; None: with this process
+    started: float | None = None  # on the clock of `time.monotonic`; None: at process start
 
 
 def _version(wanted: bool) -> None:
@@ -113,7 +113,7 @@ def root(
 
 
 class _InGroups(TyperGroup):
-    """Commands are listed by what they are for; those of plug-ins come last. Contexts and formatters are typer's."""
+    """Lists commands grouped by purpose, those of plug-ins last. Contexts and formatters are typer's."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         every = self.list_commands(ctx)
@@ -129,7 +129,7 @@ class _InGroups(TyperGroup):
 
 
 def _app() -> typer.Typer:
-    """The command line without commands, which inherit the names of the help option."""
+    """The app without commands; commands inherit the names of the help option."""
     app = typer.Typer(
         name="deepgen",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -142,9 +142,9 @@ def _app() -> typer.Typer:
 
 
 def app_for(argv: Sequence[str]) -> typer.Typer:
-    """With the command that is named alone: others are not imported, and Typer need not examine them.
+    """The app with only the requested command: others are not imported, and Typer need not inspect them.
 
-    Where none is named, all are listed. Plug-ins are looked for only where their commands may be meant, or are listed.
+    Without a command, all are listed. Plug-ins are looked up only if the command may be theirs, or for the list.
     """
     app = _app()
     named = next((word for word in argv if not word.startswith("-")), None)
@@ -161,13 +161,13 @@ def app_for(argv: Sequence[str]) -> typer.Typer:
             if place.endswith(":app"):
                 app.add_typer(typer.Typer(callback=_listed, invoke_without_command=True), name=name, help=text)
         for name in PLUGGED.names():
-            with suppress(DeepgenError):  # the others can be used, and `doctor` says what is wrong
+            with suppress(DeepgenError):  # the others remain usable, and `doctor` reports what is wrong
                 _add(app, name, PLUGGED.get(name))
     return app
 
 
 def _listed() -> None:
-    """A command that is only listed."""
+    """A placeholder for a command that is only listed."""
 
 
 def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
@@ -178,13 +178,13 @@ def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]
 
 
 def _words() -> tuple[str, ...]:
-    """The words of the command line of this process, or of the one that a shell completes."""
+    """The words of this process's command line, or of the one that a shell completes."""
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS")
     return tuple(typed.split()[1:]) if "_DEEPGEN_COMPLETE" in os.environ and typed else tuple(sys.argv[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
+    """Run one command line and return its exit code; errors are reported on stderr in one sentence."""
     started = None if argv is None else time.monotonic()
     invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv), started=started)
     try:
@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """The command line of this process, to its end."""
+    """Run this process's command line and exit."""
     _settle_streams()
     sys.exit(main())
 
@@ -213,11 +213,11 @@ def _settle_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # Closed: the next file to be opened would get its number, and with it what others print there.
+            # Closed: the next opened file would get its number, and receive what is printed there.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a locale without our signs, a path that is not UTF-8
+        if isinstance(stream, TextIOWrapper):  # for a locale without our characters, or a path that is not UTF-8
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -225,15 +225,15 @@ def _tell(error: Exception) -> int:
     if isinstance(error, DeepgenError):
         _say(str(error))
         return error.exit_code
-    if type(error).__name__ == "NoArgsIsHelpError":  # `deepgen bundle` alone, which shows its commands
+    if type(error).__name__ == "NoArgsIsHelpError":  # `deepgen bundle` without a command shows its commands
         print(getattr(error, "message", error))
         return 0
-    # Usage errors: an unknown option, a missing argument. Their class has moved between versions of typer.
+    # Usage errors: an unknown option, a missing argument. The class has moved between typer versions.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")
         return int(error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        # Errors of the system that the user can fix: a full disk, a folder without write permission.
+        # System errors that the user can fix: a full disk, a folder without write permission.
         _say(f"{error.filename}: {error.strerror}" if error.filename else _without_a_name(error))
         return 1
     try:
@@ -275,5 +275,5 @@ def _write_log(error: Exception) -> Path:
 def _say(sentence: str) -> None:
     from deepgen.report.view.text import note
 
-    with suppress(OSError):  # nobody reads the output any more; only the exit code is left
+    with suppress(OSError):  # the output is closed; only the exit code remains
         note(f"deepgen: {sentence}")

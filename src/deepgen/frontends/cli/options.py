@@ -1,4 +1,4 @@
-"""Options, each declared once: the parameters of commands, keys of config files and requests are made from them."""
+"""Options, each declared once: command parameters, config file keys and requests are derived from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that
 
 
 def seconds_of(text: str) -> float:
-    """Of 20, 20s, 1.5s, 5m or 1h30m."""
+    """Seconds from a text such as 20, 20s, 1.5s, 5m or 1h30m."""
     from deepgen.tuning.progress import seconds_of as parsed
 
     try:
@@ -52,9 +52,9 @@ def seconds_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """What can be asked of a run: an option of commands, a key of config files, or both."""
+    """A parameter of a run: an option of commands, a key of config files, or both."""
 
-    name: str  # of a command's parameter; its flag, unless `flag` says another
+    name: str  # of a command's parameter; also the flag, unless `flag` is set
     kind: Any  # the type of a value; bool: a switch
     help: str = ""
     flag: str = ""
@@ -64,20 +64,20 @@ class OptionSpec:
     complete: Callable[[str], list[str]] | None = None
     default: Any = None
     repeated: bool = False
-    field: str = ""  # of a request, where it has another name
-    value: Callable[[Any], Any] | None = None  # that field's value of the option's
+    field: str = ""  # of a request, if its name differs
+    value: Callable[[Any], Any] | None = None  # converts the option's value to that field's
     key: str = ""  # in a config file
     allowed: str = ""  # for that key, in words
-    parse: Callable[[str], Any] | None = None  # of the option's text, where the type alone does not say how
+    parse: Callable[[str], Any] | None = None  # for the option's text, if the type alone does not determine it
 
     @cached_property
     def long(self) -> str:
-        """With its dashes."""
+        """The flag with its dashes."""
         return self.flag or f"--{self.name.replace('_', '-')}"
 
     @cached_property
     def annotation(self) -> Any:
-        """As Typer reads it."""
+        """The annotation for Typer."""
         option = typer.Option(
             self.long,
             help=self.help,
@@ -199,9 +199,9 @@ OPTIONS = {option.name: option for option in _DECLARED}
 OPTIONS["one_family"] = OptionSpec(
     "family", str, "Kernel family. [the fastest for the target, as measured]", complete=completion.families
 )
-# Options that say what a word of that name may say, too.
+# Options that are also parameters of an operator with the same name.
 OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums", "causal")
-# What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
+# What the command line, a config file or an earlier run may set in a request, by the names of its fields.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
     "patience", "keep_top", "counters", "out",
@@ -220,7 +220,7 @@ else:
 
 
 def taking(*names: str, after: str) -> Callable[[F], F]:
-    """Give a command these options, as if it had declared them after that parameter; it gets them as **values."""
+    """Add these options to a command after that parameter; the command receives them as **values."""
 
     def decorate(command: F) -> F:
         params: dict[str, inspect.Parameter] = {}
@@ -236,7 +236,7 @@ def taking(*names: str, after: str) -> Callable[[F], F]:
 
 
 def requested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request that options of a command set; None where nothing was asked for."""
+    """The fields of a request set by options of a command; None for options that are not given."""
     fields = {}
     for name, value in values.items():
         option = OPTIONS[name]
@@ -246,12 +246,12 @@ def requested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_operator(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What options say of the operator: a word each."""
+    """The parameters of the operator that are given as options."""
     return {name: values[name] for name in OF_OPERATOR if values.get(name) not in (None, False)}
 
 
 def as_words(values: Mapping[str, Any], only: Collection[str]) -> list[str]:
-    """Options as they are written on a command line, those of the names alone."""
+    """Options as command line words, restricted to the given names."""
     return [
         word
         for name, value in values.items()

@@ -12,22 +12,22 @@ from typing import Any
 from deepgen.report.view.text import columns, console, printable, text_width
 from deepgen.tuning.study.text import knob_text
 
-_ROOM = 24  # columns that the last column of a table needs at least; with less, rows are printed as lists
+_ROOM = 24  # minimum width of a table's last column; with less, rows are printed as lists
 _GAP = 3  # columns between two columns of a table
 
 
 def print_json(value: object) -> None:
-    """The one object of `--json`, in ASCII: the same in every locale, and for any path."""
+    """Print the single object of `--json`, in ASCII: the same in every locale, and for any path."""
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
 
 
 def say(text: str) -> None:
-    """A line of a result that may hold words of somebody else's."""
+    """Print a line of a result that may contain untrusted text."""
     print(printable(text))
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file that the user named."""
+    """Write a file that the user named."""
     from deepgen.vocabulary.errors import BadInput
 
     try:
@@ -39,16 +39,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def shown(path: str | Path) -> str:
-    """A path as short as it stays right to copy: relative where it lies below the current folder."""
+    """The shortest form of a path that can still be copied: relative if it is below the current folder."""
     absolute = os.path.abspath(path)  # noqa: PTH100  resolve() would follow links
     here = os.getcwd()  # noqa: PTH109  relpath() takes long, and thousands of paths are shown
     return printable("." if absolute == here else absolute.removeprefix(here.rstrip("/") + "/"))
 
 
 def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table as wide as the terminal; `right` names the columns of numbers.
+    """Print a table as wide as the terminal; `right` names the numeric columns.
 
-    The last column takes what room is left and wraps. Where that is too little, every row is printed as a list.
+    The last column uses the remaining width and wraps. If that is too little, every row is printed as a list.
     """
     cells, names = [[printable(cell) for cell in row] for row in rows], [*map(printable, names)]
     widths = [max(map(len, column)) + _GAP for column in zip(names, *cells, strict=True)]
@@ -71,7 +71,7 @@ def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_rules(of: str, answers: Sequence[Mapping[str, Any]]) -> None:
-    """What each schedule rule answered about each stage, in the order in which they are asked."""
+    """What each schedule rule answered for each stage, in the order in which they are asked."""
     rows = []
     for answer in answers:
         if answer["sketches"]:
@@ -96,16 +96,16 @@ def paragraph(text: str) -> None:
 
 
 def labelled(label: str, text: str, indent: int = 9, width: int | None = None) -> None:
-    """A line of a result: a short word, then what it is about, wrapped below itself.
+    """Print a line of a result: a short label, then text that wraps with an indent.
 
-    `width` is that of the terminal: who prints thousands of lines asks for it once.
+    `width` is that of the terminal; a caller that prints thousands of lines determines it once.
     """
     width = (text_width() if width is None else width) - indent
     parts = [plain := printable(text)]
     if len(plain) > width or not plain.isprintable():
         parts = textwrap.wrap(plain, width, break_long_words=False, break_on_hyphens=False) or [""]
     label = printable(label)
-    if len(label) >= indent > 0:  # it would touch what follows
+    if len(label) >= indent > 0:  # it would touch the text
         print(label)
         label = ""
     for i, part in enumerate(parts):
@@ -113,12 +113,12 @@ def labelled(label: str, text: str, indent: int = 9, width: int | None = None) -
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
-    """Names and values in one line, numbers without needless digits."""
+    """Names and values in one line, with numbers rounded to four digits."""
     return ", ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in facts.items())
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A config in the form that `deepgen build --config` takes."""
+    """A config in the syntax of `deepgen build --config`."""
     return ", ".join(f"{knob}={knob_text(value)}" for knob, value in config.items())
 
 

@@ -1,4 +1,4 @@
-"""Processes: one in the background that survives the terminal, and the end of one with everything that it started."""
+"""Processes: start one in the background that survives the terminal, and end one with everything that it started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDED = ("Z", "X")
 
 @dataclass(frozen=True)
 class Process:
-    """A process told from a later one with the same number by the moment it started."""
+    """A process. The start time distinguishes it from a later one with the same pid."""
 
     pid: int
     started: str
@@ -34,14 +34,14 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it still runs; one that only waits to be reaped does not."""
+        """Whether it still runs; a zombie does not."""
         now = self._now()
-        # The first thread of a killed process is a zombie while others, still ending, hold its files and locks.
+        # The main thread of a killed process is a zombie while other threads, still exiting, hold its files and locks.
         return now is not None and (now.state not in _ENDED or now.threads > 1)
 
     @property
     def still(self) -> bool:
-        """Whether it can start nothing more: stopped, or ended."""
+        """Whether it can no longer start processes: it is stopped or has ended."""
         now = self._now()
         return now is None or now.state in (*_STOPPED, *_ENDED)
 
@@ -57,17 +57,17 @@ class Process:
 
 @dataclass(frozen=True)
 class TreeEnd:
-    """How a family of processes ended."""
+    """How a process tree ended."""
 
     by_itself: bool
     killed: int
-    left: int  # that even SIGKILL did not end
+    left: int  # not even ended by SIGKILL
 
 
 def end(pid: int, grace: float, started: str | None = None) -> TreeEnd:
-    """Ask a process to end; after the grace, kill it; in any case leave nothing of what it had started.
+    """Ask a process to end, kill it after the grace period, and in any case end everything that it started.
 
-    `started`: when the process that is meant did; another one of that number is left alone.
+    `started`: the start time of the intended process; another one with the same pid is left alone.
     """
     first = look(pid)
     if first is None or started not in (None, first.started):
@@ -76,31 +76,31 @@ def end(pid: int, grace: float, started: str | None = None) -> TreeEnd:
     first.signal(signal.SIGTERM)
     by_itself = _wait([first], grace)
     if by_itself:
-        # Helpers that notice the end of their parent need a moment to end themselves.
+        # Helpers that notice the end of their parent need a moment to exit.
         _wait(family.values(), 2.0)
     else:
         family |= freeze(first)
     left = [member for member in family.values() if member.running]
     for member in left:
         member.signal(signal.SIGKILL)
-    _wait(left, 20.0)  # memory is given back and files are closed first, on a busy machine not at once
+    _wait(left, 20.0)  # memory is released and files are closed first, which takes a while on a busy machine
     return TreeEnd(by_itself, len(left), sum(member.running for member in left))
 
 
 def freeze(first: Process) -> dict[int, Process]:
-    """Stop a process and its descendants where they are, so that none can start another while we look."""
+    """Stop a process and its descendants, so that none can start another while the tree is read."""
     frozen: dict[int, Process] = {}
     while fresh := {p: m for p, m in {first.pid: first, **descendants(first.pid)}.items() if p not in frozen}:
         for member in fresh.values():
             member.signal(signal.SIGSTOP)
         frozen.update(fresh)
-        # The signal is only on its way: a fork that had begun ends before it, and its child is seen only then.
+        # Delivery of the signal takes a moment: a fork in progress completes first, and its child is visible only then.
         _until(lambda: all(member.still for member in frozen.values()), 1.0)
     return frozen
 
 
 def descendants(pid: int) -> dict[int, Process]:
-    """Children, and theirs, whatever session or process group they made for themselves."""
+    """Children and their descendants, whatever session or process group they created."""
     everyone = [look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")]
     children: dict[int, list[Process]] = {}
     for process in filter(None, everyone):
@@ -114,12 +114,12 @@ def descendants(pid: int) -> dict[int, Process]:
 
 
 def look(pid: int) -> Process | None:
-    """A process as it is now."""
+    """The current state of a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name stands in parentheses and may hold anything, also parentheses.
+    # The name is in parentheses and may contain anything, including parentheses.
     fields = text.rpartition(")")[2].split()
     return Process(pid, started=fields[19], parent=int(fields[1]), state=fields[0], threads=int(fields[17]))
 
@@ -140,14 +140,14 @@ def _until(done: Callable[[], bool], seconds: float) -> bool:
 
 
 LOG = "log.txt"
-# `python -m` and `-c` look for modules in the current folder first, which the installed command does not: a file there
-# named like a package must not be imported.
+# `python -m` and `-c` search the current folder first, unlike the installed command: a file there with the name of a
+# package must not be imported.
 PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.frontends.cli.main import run; run()"
-_PATIENCE = 30.0  # seconds until the background process must have taken the study
+_PATIENCE = 30.0  # seconds until the background process must hold the study
 
 
 def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> None:
-    """Start the same command in a session of its own, writing to the first study's log, and say how to follow it."""
+    """Start the same command in a new session, writing to the first study's log, and print how to follow it."""
     folder = folders[0]
     if (held := writer(folder)) is not None:
         raise DeepgenError(f"{shown(folder)} is already running as {held}; stop it with: deepgen stop {shown(folder)}")
@@ -172,15 +172,15 @@ def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> Non
 
 
 def foreground(argv: Sequence[str]) -> list[str]:
-    """The same command line without what made it detach; its log is for people."""
+    """The same command line without the options for detaching and JSON; its log is meant for people."""
     return [word for word in argv if word not in ("--detach", "--json") and not re.fullmatch(r"O=\d+", word)]
 
 
 def _wait_until_running(child: subprocess.Popen[bytes], folders: Sequence[Path], log: Path) -> None:
-    """A command that fails at once must not look as if it ran."""
+    """Wait until the study runs: a command that fails at once must not look as if it were running."""
     deadline = time.monotonic() + _PATIENCE
     while child.poll() is None and time.monotonic() < deadline:
-        # Earlier studies may be complete already, so that a later one is the first to run.
+        # Earlier studies may already be complete, so a later one may run first.
         if any(_running(folder, child.pid) for folder in folders):
             return
         time.sleep(0.05)
@@ -192,7 +192,7 @@ def _wait_until_running(child: subprocess.Popen[bytes], folders: Sequence[Path],
 
 
 def _running(folder: Path, pid: int) -> bool:
-    """Whether the process holds the study, and the study can be read."""
+    """Whether the process holds the study, and the study is readable."""
     if holder(folder) != pid:
         return False
     from deepgen.tuning import Study

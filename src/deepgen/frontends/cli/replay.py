@@ -73,7 +73,7 @@ def replay(
 
 
 def read(path: Path) -> RecordedSpace:
-    """A recording, or the trials of a study, which may be named as for every other command."""
+    """A recording, or the trials of a study, named as in all other commands."""
     if path.is_file():
         return recorded_spaces.read(path)
     study = studies.open_study(str(path), settings.load())

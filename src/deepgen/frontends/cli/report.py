@@ -95,7 +95,7 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
 
 
 def _folders(names: list[str], current: Settings) -> list[Path]:
-    """The studies that are meant; a folder with several of them means all."""
+    """The folders of the named studies; a folder with several studies stands for all of them."""
     folders = []
     for name in names:
         inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))

@@ -1,4 +1,4 @@
-"""From what the user gave to tuning requests: words, a config file or a study, then options, then settings."""
+"""Builds tuning requests from the user's input: words, a config file or a study, then options, then settings."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ PLACEMENT = ("family", "threads")
 
 @dataclass(frozen=True)
 class WantedStudies:
-    """The requests, one per study, and how they are carried out."""
+    """The requests, one per study, and how to run them."""
 
     requests: list[Request]
-    file: TuningFile | None = None  # what they were read from
+    file: TuningFile | None = None  # from which they were read
     detach: bool = False
 
 
 def from_words(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> WantedStudies:
-    """What the words of a command ask for. `options` holds None where nothing was given."""
+    """The studies that a command's words request. `options` holds None for options that are not given."""
     file = None
     if arguments and formats.is_file_name(arguments[0]):
         file = formats.read(Path(arguments[0]), options.get("space_strategy"))
@@ -87,7 +87,7 @@ def from_study(study: Study, options: Mapping[str, Any], settings: Settings | No
 
 
 def _baselines(study: Study) -> bool | list[Any]:
-    """Those that the study began with."""
+    """The baselines that the study began with."""
     named = study.budget().get("baselines", True)
     if isinstance(named, bool):
         return named
@@ -135,7 +135,7 @@ def _from_file(
 def _from_work(
     work: RecordedWork, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> list[Request]:
-    """One for each operator that was recorded and that some family serves."""
+    """One request for each recorded operator that a family serves."""
     target = _target(options, work.target)
     chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
     wanted = []
@@ -161,7 +161,7 @@ def _check_knobs(request: Request, file: TuningFile) -> None:
 
 
 def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
-    """The requests with the family and the threads that the options name."""
+    """The requests restricted to the family and the threads of the options."""
     family, threads = (options.get(name) for name in PLACEMENT)
     if family is not None:
         wanted = [chosen for request in wanted for chosen in _by_family(request, family)]
@@ -169,7 +169,7 @@ def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
 
 
 def _by_family(request: Request, name: str) -> list[Request]:
-    """The request with that family, or one for each that serves: a study has one space, and so one family."""
+    """The request with that family, or one per family that serves: a study has one space, so one family."""
     if request.generator is not None:
         raise BadInput(f"--family {name} cannot be used here", allowed="a legacy tuning config has its own family")
     if name == EVERY_FAMILY:
@@ -181,7 +181,7 @@ def _by_family(request: Request, name: str) -> list[Request]:
 
 def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
     named, host = options.get("target"), options.get("host")
-    if named == "":  # a variable of a script that was not set: not to be taken for the best device here
+    if named == "":  # an unset variable in a script must not select the best local device
         raise BadInput("--target is empty", allowed="give a name such as x86:native, or omit the option")
     target = targets.resolve(named or otherwise)
     return target if host is None else targets.on_host(target, host)
@@ -197,6 +197,6 @@ def _no_space_strategy(options: Mapping[str, Any]) -> None:
 
 
 def _chosen(otherwise: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """An option of the command line before what was said elsewhere; what nobody said is left to Request's defaults."""
+    """Command line options take precedence over other sources; anything unset is left to Request's defaults."""
     both = {name: options.get(name) if options.get(name) is not None else otherwise.get(name) for name in OF_A_RUN}
     return {name: value for name, value in both.items() if value is not None}

@@ -48,7 +48,7 @@ def print_result(study: Study) -> None:
         labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
-    spent = summary["time"]  # of studies of before, there are no phases
+    spent = summary["time"]  # studies of older versions have no phases
     if parts := phases_text(spent.get("phases") or {part: spent[part] for part in PARTS}):
         labelled("time", f"{spent['total']:.1f} s: {parts}")
         builds, search = spent["building"], (spent.get("phases") or {}).get(SEARCH, 0.0)
@@ -60,7 +60,7 @@ def print_result(study: Study) -> None:
     _print_doubts(summary["doubts"])
     labelled("study", shown(study.folder))
     if winner is not None and study.target.computes:
-        # Not indented and not wrapped: to be copied as it stands.
+        # Neither indented nor wrapped, so that it can be copied.
         labelled("use it", "from Python:")
         print("import deepgen as dg")
         print(f"folder = {json.dumps(shown(study.folder), ensure_ascii=False)}")
@@ -68,7 +68,7 @@ def print_result(study: Study) -> None:
 
 
 def print_calls(study: Study, times: Mapping[str, Any]) -> None:
-    """What `deepgen retest --as-called` found."""
+    """Print what `deepgen retest --as-called` measured."""
     paragraph(f"{study.describe()} on {study.target.name}, as called")
     labelled("ours", f"{seconds_text(times['seconds'])} a call")
     against = [f"{row['name']}: {compared(row)}" for row in times["baselines"]]
@@ -77,9 +77,9 @@ def print_calls(study: Study, times: Mapping[str, Any]) -> None:
 
 
 def print_ranking(studies: Sequence[Study]) -> None:
-    """Where families competed for an operator: each one's winner, the fastest first.
+    """If families competed for an operator, print each one's winner, the fastest first.
 
-    Winners that pack constant inputs ahead of the calls stand apart: the others pack within their time.
+    Winners that pack constant inputs before the calls are listed separately: the others pack within the timed call.
     """
     for operator in dict.fromkeys(study.describe() for study in studies):
         rivals = [study for study in studies if study.describe() == operator]
@@ -91,9 +91,9 @@ def print_ranking(studies: Sequence[Study]) -> None:
 
 
 def network(studies: Sequence[Study], counts: Mapping[Operator, int]) -> dict[str, Any]:
-    """The time of a whole network: each layer's, as often as there is one. A baseline counts where it ran all layers.
+    """The time of a whole network: each layer's time times its count. A baseline is included if it ran all layers.
 
-    Where families competed for a layer, its fastest winner counts.
+    If families competed for a layer, its fastest winner counts.
     """
     best: dict[Operator, dict[str, Any]] = {}
     for study in studies:
@@ -118,7 +118,7 @@ def network(studies: Sequence[Study], counts: Mapping[Operator, int]) -> dict[st
 
 
 def print_network(sums: Mapping[str, Any]) -> None:
-    """What a file's layers take together."""
+    """Print the total time of a file's layers."""
     paragraph(f"network of {sums['layers']} layers, {sums['calls']} calls")
     if sums["tuned"] < sums["layers"]:
         labelled("winners", f"of {sums['tuned']} of {sums['layers']} layers, so no total")
@@ -149,13 +149,13 @@ def _print_winners(title: str, studies: Sequence[Study]) -> None:
 
 
 def write_counted(study: Study) -> None:
-    """After a run with --counters, all trials as `deepgen export --as-perf-stats` writes them."""
+    """After a run with --counters, write all trials in the format of `deepgen export --as-perf-stats`."""
     if _counts(study):
         write_text(study.folder / TABLE, as_perf_stats(study.rows()))
 
 
 def print_counted(study: Study) -> None:
-    """Where that table is, and the sentence that `deepgen analyze` begins with."""
+    """Print where that table is, and the first sentence of `deepgen analyze`."""
     if not _counts(study):
         return
     from deepgen.report import analysis
@@ -164,7 +164,7 @@ def print_counted(study: Study) -> None:
     labelled("events", shown(study.folder / TABLE))
     try:
         sentence = summary(analysis.analyze(rows_of(study.read())))
-    except DeepgenError as error:  # too few trials to say anything
+    except DeepgenError as error:  # too few trials to analyze
         sentence = f"none: {error}"
     labelled("analysis", sentence)
 

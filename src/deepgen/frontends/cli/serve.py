@@ -55,7 +55,7 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
             )
         stops = None if read_only else stop
         url = server.address(listening, host, rules)
-        os.nice(5)  # what is measured goes first
+        os.nice(5)  # measurements have priority
         server.serve(root, stops, rules, listening, lambda: print(f"{url}\nPress Ctrl-C to stop", flush=True))
 
 

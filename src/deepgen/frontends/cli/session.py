@@ -1,4 +1,4 @@
-"""Carry tuning requests out for a person: with a live view, clean stops, the result, and winners in a library."""
+"""Runs tuning requests for a user: with a live view, clean stops, the result, and winners added to a library."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class TuningJob:
 
     request: Request
     folder: Path
-    gain: float = 1.0  # what may be gained by it, beside others
-    planned: StudyPlan | None = None  # what finding the folder has worked out; None: to be worked out again
+    gain: float = 1.0  # expected gain, relative to other jobs
+    planned: StudyPlan | None = None  # the plan from which the folder was determined; None: plan again
 
 
 def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[TuningJob]:
-    """Work out where each study lies, what may gain most first; says what is wrong before the first one starts."""
-    if len(requests) == 1:  # the plans of many would take memory
+    """The folder of each study, largest expected gain first; reports errors before the first study starts."""
+    if len(requests) == 1:  # keeping the plans of many would take memory
         planned = plan(requests[0])
         return [TuningJob(requests[0], planned.folder, gain(requests[0]), planned)]
     by_folder = {plan(request).folder: request for request in requests}
@@ -64,11 +64,11 @@ def carry_out(
     started: float | None = None,
     counts: Mapping[Operator, int] | None = None,
 ) -> None:
-    """Tune one study after the other and print what came out.
+    """Tune one study after another and print the results.
 
-    `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended. A time
-    budget is that of all together and counts from `started`, or from the start of this process; a study that would get
-    less than `least` seconds of it is left out. `counts`: how often a network has each operator: its time is added up.
+    `go_on`: options that a resumed run needs again; `after`: what else to do with a completed study. A time budget is
+    shared by all studies and counts from `started`, or from the start of this process; a study that would get less than
+    `least` seconds of it is skipped. `counts`: how often a network has each operator, to add up its time.
     """
     studies = []
     started = process_start() if started is None else started
@@ -79,7 +79,7 @@ def carry_out(
             except DeepgenError as error:
                 if not counts or isinstance(error, Missing):
                     raise
-                note(f"{job.request.operator.describe()}: {error}")  # the other layers are worth their time
+                note(f"{job.request.operator.describe()}: {error}")  # the other layers are still tuned
                 continue
             if stop.event.is_set():
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
@@ -101,10 +101,10 @@ def carry_out(
 
 
 def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None = None) -> Iterator[TuningJob]:
-    """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
+    """Each job with its share of the time budget, proportional to the expected gain. Unused time goes to later jobs.
 
-    Those that would get less than `least` seconds are left out, and named. What only works on elements has a short
-    study instead, before the others.
+    Jobs that would get less than `least` seconds are skipped and reported. Elementwise operators have a short study
+    instead, before the others.
     """
     budget = jobs[0].request.time_budget if len(jobs) > 1 else None
     if budget is None:
@@ -129,11 +129,11 @@ def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None
     begun = False
     while planned:
         left, total = max(0.001, clock.left), sum(seconds for _, seconds in planned)
-        # Those before may have taken longer than they should have. One is tuned in any case.
+        # Earlier jobs may have taken longer than planned. At least one is tuned in any case.
         if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
             _say_left_out([planned.pop()[0]], "too little time left")
             continue
-        begun, (job, seconds) = True, planned.pop(0)  # the first may gain most
+        begun, (job, seconds) = True, planned.pop(0)  # the first has the largest expected gain
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
 
 
@@ -144,7 +144,7 @@ def _say_left_out(jobs: Sequence[TuningJob], why: str) -> None:
 
 @contextmanager
 def offering(command: Callable[[], str]) -> Iterator[None]:
-    """Where the device is elsewhere, say so together with the command that packs the same work for it."""
+    """If the device is not here, raise an error that also gives the command to pack the same work for it."""
     try:
         yield
     except Elsewhere as error:
@@ -162,7 +162,7 @@ def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool, started: flo
 
 
 def write_older_results(study: Study) -> None:
-    """For a study of the legacy configs, its kind of result file beside the journal: results_card0.json."""
+    """For a study of a legacy config, write its kind of result file next to the journal: results_card0.json."""
     if getattr(study.generator, "results_file", False) and study.finals() is not None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
@@ -173,11 +173,11 @@ def _how_to_go_on(study: Study, options: str) -> str:
     return f"stopped after {ended} trials; all results are kept. Resume with: {resume}"
 
 
-_AGAIN = 0.02  # of what a first study gains: what another one may
+_AGAIN = 0.02  # expected gain of a further study, relative to the first
 
 
 def gain_of(recorded: RecordedWork, folder: Path | None) -> Callable[[Request], float]:
-    """What a study may gain of the model's time: little where the library that is filled has a kernel already."""
+    """The expected gain of a study in the model's time: small if the target library already has a kernel."""
     from deepgen.libraries import library
 
     folder = folder or LIBRARY
@@ -193,9 +193,9 @@ def gain_of(recorded: RecordedWork, folder: Path | None) -> Callable[[Request], 
 def filling(
     folder: Path | None, recorded: RecordedWork | None, *, noisy: bool = False
 ) -> list[Callable[[Study], None]]:
-    """What puts winners into a library: the one that is named, or the usual one for a model's.
+    """Functions that add winners to a library: the named one, or the default one for a recorded model.
 
-    `noisy`: also what was timed on a busy machine.
+    `noisy`: also add results that were timed on a busy machine.
     """
     if folder is None and recorded is None:
         return []
@@ -206,7 +206,7 @@ def filling(
     def add(study: Study) -> None:
         try:
             became = filled.add(study, noisy=noisy)
-        except DeepgenError as error:  # such as times that a busy machine made up
+        except DeepgenError as error:  # for example times distorted by a busy machine
             became = f"not added ({error})"
         note(f"{became} in {filled.folder}: {study.describe()}")
 

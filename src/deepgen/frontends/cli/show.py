@@ -74,7 +74,7 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a study's result, or a trial's source, assembly or schedule; or what a file would tune."""
-    # Here: `top` does without.
+    # Imported here: `top` does not need it.
     from deepgen.frontends.cli.build import assembly_of_trial
 
     if output is not None and not source:
@@ -125,7 +125,7 @@ def show(
 def _source(
     study: Study, trial: Trial, current: settings.Settings, output: Path | None, *, as_json: bool
 ) -> tuple[dict[str, str], str]:
-    """A kernel's files, and what is printed of them."""
+    """A kernel's files, and the text to print for them."""
     from deepgen.frontends.cli.build import build_files, write_sources
 
     kernel = study.kernel(trial)
@@ -147,7 +147,7 @@ def _check_text(checked: dict[str, Any]) -> str:
 
 
 def _show_study(opened: Study, *, as_json: bool) -> None:
-    from deepgen.frontends.cli.result import print_result  # here: `top` does without
+    from deepgen.frontends.cli.result import print_result  # imported here: `top` does not need it
 
     if as_json:
         notes = [text for _, text in opened.notes()]
@@ -157,7 +157,7 @@ def _show_study(opened: Study, *, as_json: bool) -> None:
 
 
 def _show_file(file: TuningFile, *, as_json: bool) -> None:
-    """What a file asks to be tuned."""
+    """Show what a file asks to tune."""
     rows = [(operator, file.counts.get(operator, 1)) for operator in file.operators]
     if as_json:
         each = [{"operator": operator.to_json(), "describe": operator.describe(), "count": n} for operator, n in rows]
@@ -168,7 +168,7 @@ def _show_file(file: TuningFile, *, as_json: bool) -> None:
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:
-    from deepgen.generators import member_of  # here: `top` imports nothing that makes kernels
+    from deepgen.generators import member_of  # imported here: `top` imports nothing that generates kernels
 
     family, config = member_of(study.generator, trial.config)
     if not isinstance(family, Scheduled) or (option in _OF_RULES and not isinstance(family, AsksRules)):
@@ -179,7 +179,7 @@ def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict
 
 
 def _expected(study: Study, trial: Trial) -> dict[str, Any]:
-    """What the family expects of a trial, beside what was measured, in seconds."""
+    """The times that the family's cost model predicts for a trial, next to the measured one, in seconds."""
     from deepgen.generators import member_of
 
     family, config = member_of(study.generator, trial.config)

@@ -85,7 +85,7 @@ def space(
 
 
 def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Every family, and why it does not serve the operator there; of one that asks rules, what these answer."""
+    """For every family, why it does not serve the operator there; for one with rules, the answers of the rules."""
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json, print_rules, table
@@ -135,7 +135,7 @@ def _generator(words: list[str], values: Mapping[str, Any]) -> Callable[[], Spac
 
 
 def _save(described: Space, path: Path) -> str:
-    """Write the definition; a file that holds the same one already is left as it is."""
+    """Write the definition; a file that already contains the same one is left unchanged."""
     from deepgen.frontends.cli.output import write_text
     from deepgen.vocabulary import BadInput, foreign
 
@@ -232,7 +232,9 @@ def _number(count: int | None) -> str:
 
 
 def import_numpy() -> None:
-    """On many cores its threads take more time to start than a space to be counted, and disturb what is measured."""
+    """Import numpy with one thread: on many cores its threads take longer to start than counting a space, and disturb
+    measurements.
+    """
     if "numpy" in sys.modules:
         return
     before = os.environ.get(_BLAS_THREADS)

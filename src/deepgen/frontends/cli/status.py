@@ -1,4 +1,4 @@
-"""`deepgen status`, `stop` and `clean`: which studies there are and run, their end, and the disk space they take."""
+"""`deepgen status`, `stop` and `clean`: list studies and their state, stop them, and free the disk space they take."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson
 
 
 def end_study(folder: Path, grace: float = GRACE) -> tuple[int, TreeEnd]:
-    """End the process that writes a study, and all that it started; gives its number, and how it ended."""
+    """End the process that writes a study, and everything it started; returns its pid, and how it ended."""
     held = lock.proven(folder / LOCK)
     if held is None:
         raise DeepgenError(f"{shown(folder)} is not running")
@@ -155,7 +155,7 @@ def _delete(item: dict[str, Any]) -> None:
     if item["kind"] == "leftover":
         remove(Path(item["path"]))
     elif item["kind"] == "cache":
-        # Entry by entry: whatever else lies in the folder that the user named stays.
+        # One entry at a time: other files in the folder that the user named are kept.
         Cache(item["path"]).clear()
     else:
         remove_tree(Path(item["path"]))

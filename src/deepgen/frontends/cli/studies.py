@@ -1,4 +1,4 @@
-"""Which study a word on the command line means."""
+"""Finds the study that a word on the command line refers to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepgen.tuning import Study
 
 
-LAST = "last"  # the study that was written to last
+LAST = "last"  # the most recently written study
 
 
 def is_study(folder: Path) -> bool:
@@ -30,7 +30,7 @@ def studies_in(folder: Path) -> list[Path]:
 
 
 def find(word: str, settings: Settings) -> Path:
-    """The folder of the study that is meant; otherwise the error lists what there is."""
+    """The folder of the named study; otherwise the error lists the existing ones."""
     for folder in (Path(word), settings.studies / word):
         if is_study(folder):
             return folder
@@ -55,7 +55,7 @@ def find(word: str, settings: Settings) -> Path:
 
 
 def open_study(word: str, settings: Settings, *, trust: bool = False) -> Study:
-    """The study that is meant; what is damaged in it is told on stderr."""
+    """The named study; any damage in it is reported on stderr."""
     from deepgen.tuning import Study
 
     study = Study.open(find(word, settings), trust=trust)

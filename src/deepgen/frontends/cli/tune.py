@@ -13,7 +13,7 @@ from deepgen.frontends.cli import completion, engines, options, requests
 from deepgen.run.measure.base import Policy
 from deepgen.tuning.request import begin_first_build
 
-# The rest is imported in the commands: the first kernel is built meanwhile.
+# The rest is imported inside the commands, while the first kernel is being built.
 
 Words = Annotated[
     list[str],
@@ -116,7 +116,7 @@ def resume(
 
 def _packing(words: list[str], values: Mapping[str, Any]) -> str:
     """The command that packs the same work for another host."""
-    from deepgen.frontends.cli import bundle  # with what packs and reads bundles, which few commands need
+    from deepgen.frontends.cli import bundle  # imports bundle code, which few commands need
 
     return bundle.command(words, values)
 

@@ -1,7 +1,6 @@
-"""The words after a command: an operator's name, what is said of it (`rows=4096`), and `t=` and `O=` for short.
+"""The words after a command: an operator's name, its parameters (`rows=4096`), and the short forms `t=` and `O=`.
 
-Letters before `=` share the value: `MN=1024 K=2048`. What can be said of an operator is its own affair
-(`operators/words.py`).
+Letters before `=` share the value: `MN=1024 K=2048`. Each operator defines its own parameters (`operators/words.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from deepgen.vocabulary.errors import BadInput
 if TYPE_CHECKING:
     from deepgen.kernels.own import OwnKernel
 
-# The short options, unless the operator has such a word: they are integers.
+# The short options, unless the operator has a parameter of that name; their values are integers.
 _SHORT = {
     "t": Word("t", "the number of trials, at least 1"),
     "O": Word("O", "O=0 detaches, O=65536 stays in the foreground", least=0),
@@ -31,16 +30,16 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Extras:
-    """What words asked for that are not about the operator; None where they said nothing."""
+    """Requests in the words that do not concern the operator; None if not given."""
 
     trials: int | None = None
     detach: bool | None = None
 
 
 def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any) -> tuple[Operator, Extras]:
-    """The operator that the words and the `options` named like its words describe, and what else the words ask for.
+    """The operator described by the words and by the `options` named like its parameters, and the other requests.
 
-    `held` is the kernel of the file that the first word names, where that has been read.
+    `held` is the kernel of the file that the first word names, if it was already read.
     """
     if not words:
         raise BadInput("no operator was given", allowed="one of " + ", ".join(OPERATORS.names()))
@@ -66,7 +65,7 @@ def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any
 
 
 def another_shape(of: Operator, text: str) -> Operator:
-    """The operator with some words said again: `M=64`, or `M=64 N=128`."""
+    """The operator with some parameters replaced: `M=64`, or `M=64 N=128`."""
     fields = _Fields(type(of))
     for word in text.split():
         key, _, value = word.partition("=")
@@ -75,7 +74,7 @@ def another_shape(of: Operator, text: str) -> Operator:
 
 
 def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
-    """The operator that the tables of a file describe: words and their values."""
+    """The operator that the tables of a file describe: parameters and their values."""
     fields = _Fields(kind)
     for table in tables:
         for key, value in table.items():
@@ -84,7 +83,7 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 
 
 def find_operator(word: str) -> type[Operator]:
-    """The class of operators that a word names."""
+    """The operator class that a word names."""
     held = _held_in(word)
     return OPERATORS.get(word) if held is None else _kind_of(held)
 
@@ -94,9 +93,10 @@ def _kind_of(held: OwnKernel | ExpressionOperator) -> type[Operator]:
 
 
 def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
-    """What is tuned of a file: the kernel of `vadd.py` or of a T1 file, or the kernel or expression `vadd.py:name`.
+    """What a file holds to be tuned: the kernel of `vadd.py` or of a T1 file, or the kernel or expression
+    `vadd.py:name`.
 
-    None where the word names no such file.
+    None if the word names no such file.
     """
     if word.endswith(".json") and Path(word).is_file():
         from deepgen.frontends import formats
@@ -126,40 +126,40 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
 
 
 def _unread(expressions: Mapping[str, Any]) -> list[str]:
-    """Those whose results no other one reads."""
+    """The expressions whose results no other expression reads."""
     whole = {name: as_operator(value).expression() for name, value in expressions.items()}
     read = {stage.name for one in whole.values() for stage in one.stages if stage.name not in one.outputs}
     return [name for name, one in whole.items() if read.isdisjoint(one.outputs)]
 
 
 def names_code(word: str) -> bool:
-    """Whether a word names what is the user's own: `vadd.py`, or `vadd.py:kernel` for one object of it."""
+    """Whether a word refers to the user's own code: `vadd.py`, or `vadd.py:kernel` for one object in it."""
     return word.endswith(".py") or ".py:" in word
 
 
 class _Fields:
-    """What has been said of an operator so far; it refuses what the operator does not know or was told before."""
+    """The parameters given so far; rejects unknown ones and duplicates."""
 
     def __init__(self, kind: type[Operator]) -> None:
         self.kind, self.values = kind, dict[str, Any]()
         self._defined = words_of(kind)
         self._spelled = {name: word for word in self._defined.values() for name in (word.name, *word.aliases)}
         self._letters = {name: word for name, word in self._defined.items() if word.letter}
-        for names in (self._spelled, self._letters):  # in any case, where no other word is spelled so
+        for names in (self._spelled, self._letters):  # case-insensitive, unless that is ambiguous
             folded = Counter(map(str.lower, names))
             names |= {
                 other: w for n, w in [*names.items()] for other in (n.lower(), n.upper()) if folded[n.lower()] == 1
             }
 
     def say(self, key: str, value: Any, read: Callable[[Word], Any]) -> None:
-        """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
+        """Handle `key=value`; `read` converts the value for a parameter, or raises BadInput."""
         for word in self._meant(key, value):
             if word.name in self.values:
                 raise BadInput(f"{key}={value}: {word.name} is given twice", allowed="give each parameter once")
             self.values[word.name] = read(word)
 
     def _meant(self, key: str, value: Any) -> list[Word]:
-        """One word by its name, or one for each letter."""
+        """One parameter by its name, or one for each letter."""
         if key in self._spelled:
             return [self._spelled[key]]
         if not key.isalpha() or len(key) > sum(word.letter for word in self._defined.values()):
@@ -170,7 +170,7 @@ class _Fields:
         return [self._letters[letter] for letter in key]
 
     def option(self, name: str, value: Any) -> None:
-        """What the option `--name` says."""
+        """Handle the option `--name`."""
         if name not in self._defined:
             its = ", ".join(self._defined) or "none"
             raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its parameters: {its}")

@@ -1,4 +1,4 @@
-"""A library's functions for JAX: exported to C, with a handler in C for each that XLA calls, and registered with it."""
+"""A library's functions for JAX: exported to C, with a C handler for each that XLA calls, and registered with JAX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.dtypes import dtype
 from deepgen.vocabulary.folders import Scratch
 
-# How JAX calls the formats that numpy lacks.
+# JAX's names of formats that numpy lacks.
 _NAMES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _NUMBERS = count()  # of libraries in this process: their functions share XLA's table of names
 _PREFIX = "deepgen_"
@@ -127,7 +127,7 @@ def functions(library: Library | str | Path, *, trust: bool = False) -> Function
     library = library if isinstance(library, Library) else opened(library, trust=trust)
     scratch = Scratch("jax")
     number = next(_NUMBERS)
-    # The loader knows shared libraries by their names: two of one name would be the first.
+    # The loader identifies shared libraries by name: two with the same name would be the first one.
     exported = export(library, scratch.path / "exported", f"deepgen_jax_{number}")
     without = {f.name.removeprefix(_PREFIX): why for f in exported.functions if (why := unfit(f)) is not None}
     able = [function for function in exported.functions if function.name.removeprefix(_PREFIX) not in without]
@@ -192,7 +192,7 @@ static XLA_FFI_Error *failed(XLA_FFI_CallFrame *frame) {{
 
 
 def unfit(function: ExportedFunction) -> str | None:
-    """Why a function has no handler; None where it has one."""
+    """Why a function cannot have a handler; None if it can."""
     if function.on_gpu:
         return "it runs on a GPU"
     if any(param.read and param.written for param in function.tensors):
@@ -233,7 +233,7 @@ XLA_FFI_Error *{handler_name(function)}(XLA_FFI_CallFrame *frame) {{
 
 
 def _sizes(function: ExportedFunction) -> str:
-    """They are set: to dimensions, or where shapes are numbers to those of the kernel that takes such arrays."""
+    """C that sets the sizes: from dimensions, or, if shapes are plain numbers, to those of the matching kernel."""
     if not function.sizes:
         return ""
     if not function.fixed:
@@ -252,7 +252,7 @@ def _sizes(function: ExportedFunction) -> str:
 
 
 def _dimension(function: ExportedFunction, size: str) -> str | None:
-    """Where C finds a size: a dimension of some tensor."""
+    """Where C reads a size: a dimension of some tensor."""
     for param in function.tensors:
         if size in param.shape:
             return f"{_buffer(param.name)}->dims[{param.shape.index(size)}]"

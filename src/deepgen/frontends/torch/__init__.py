@@ -30,9 +30,9 @@ __all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "
 
 
 def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
-    """The operator that a module, or a function of tensors, computes of such inputs: dg.tune takes its `operator`.
+    """The operator that a module, or a function of tensors, computes for such inputs: pass its `operator` to dg.tune.
 
-    Raises BadInput where there is none.
+    Raises BadInput if there is none.
     """
     from deepgen.frontends.torch import tracing
 

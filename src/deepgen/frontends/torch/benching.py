@@ -1,4 +1,4 @@
-"""A whole model, side by side: eager torch, torch.compile, and each with a library's kernels."""
+"""A whole model, compared side by side: eager torch, torch.compile, and each with a library's kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepgen.run.measure.race import Ratio, interleaved, paired_ratio, race
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
 
-_SAMPLE = 0.02  # seconds of a sample: short runs are repeated until they take this long
+_SAMPLE = 0.02  # seconds per sample: short runs are repeated until they take this long
 _MOST_CALLS = 200
 EAGER, COMPILED, GRAPHS = "eager", "torch.compile", "CUDA graph"
 WITH = " + deepgen"
@@ -39,16 +39,16 @@ class Row:
     """One way of running the model."""
 
     name: str
-    samples: tuple[float, ...]  # seconds of a run, round by round
-    faster: Ratio  # how many times as fast as the same without deepgen, or as eager torch
+    samples: tuple[float, ...]  # seconds per run, one per round
+    faster: Ratio  # speedup over the same without deepgen, or over eager torch
     than: str
-    difference: float  # the largest of the outputs from eager torch's, as a share of their largest number
-    served: Mapping[str, int] = field(default_factory=dict)  # calls of a run by kernels; of a graph, as captured
-    refused: Mapping[str, int] = field(default_factory=dict)  # those that a kernel gave back to torch
+    difference: float  # largest difference of the outputs from eager torch, relative to their largest value
+    served: Mapping[str, int] = field(default_factory=dict)  # calls per run served by kernels; for a graph, as captured
+    refused: Mapping[str, int] = field(default_factory=dict)  # calls that a kernel handed back to torch
 
     @property
     def slower(self) -> bool:
-        """Whether the library makes it slower, beyond the interval."""
+        """Whether the library makes it slower, with the whole interval below 1."""
         return self.name.endswith(WITH) and self.faster.high < 1.0
 
     @property
@@ -58,16 +58,16 @@ class Row:
 
 @dataclass(frozen=True)
 class ModelBench:
-    """All ways, and what the library's kernels served."""
+    """All ways of running the model, and which calls the library's kernels served."""
 
     rows: tuple[Row, ...]
     met: tuple[Met, ...]
-    # Where eager torch became slower: how many times as fast the model is with the kernel of one operator only.
+    # If eager torch became slower: the model's speedup with the kernel of a single operator.
     alone: tuple[tuple[str, Ratio], ...] = ()
-    unused: str = ""  # that nothing was called that the library has a kernel for
+    unused: str = ""  # set if the model made no call for which the library has a kernel
 
     def calls_of(self, operator: Operator) -> str:
-        """How many calls of a run in eager torch kernels served; those that they gave back to torch are said."""
+        """How many calls of an eager run were served by kernels, and how many they handed back to torch."""
         row = next(row for row in self.rows if row.name == EAGER + WITH)
         name = operator.describe()
         back = row.refused.get(name, 0)
@@ -75,7 +75,7 @@ class ModelBench:
 
     @property
     def warning(self) -> str:
-        """What is slower with the library and which operators lose, or that it has nothing for the model."""
+        """What is slower with the library and which operators cause it, or that the library has no kernel for it."""
         slower = [row for row in self.rows if row.slower]
         if not slower:
             return self.unused
@@ -119,7 +119,7 @@ class _Way:
 def bench(
     make: Callable[[], Any], library: Library, *, rounds: int = 20, compiled: bool = True, graphs: bool = False
 ) -> ModelBench:
-    """Run what `make` gives in each way, interleaved and in another order each round."""
+    """Run what `make` returns in each way, interleaved and in another order each round."""
     if graphs and not torch.cuda.is_available():
         raise Missing("a GPU that torch can use", blocks="--cuda-graphs needs a GPU", remedy="Leave it out")
     with torch.no_grad():
@@ -127,7 +127,7 @@ def bench(
         used = Use(library, warns=False)
         ways = [_Way(EAGER, run), _with(used, run)]
         if compiled:
-            # In the library's scope another graph is compiled: functions that it calls are others there.
+            # In the library's scope another graph is compiled, because the functions called there differ.
             fast = torch.compile(run)
             ways += [_Way(COMPILED, fast), _Way(COMPILED + WITH, fast, lambda: used)]
         outputs: dict[str, Any] = {}
@@ -160,7 +160,7 @@ def bench(
 
 
 def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:
-    """How many times as fast the model is where kernels serve one operator only, for each."""
+    """For each operator, the model's speedup with only that operator's kernels."""
     ratios = []
     for operator in operators:
         ways = [_Way(EAGER, run), _with(Use(_Only(library, operator), race=False, warns=False), run)]  # type: ignore[arg-type]
@@ -175,13 +175,15 @@ def _with(used: Use, run: Run) -> _Way:
 
 
 class _Only:
-    """A library without all but one operator's kernels."""
+    """A library restricted to the kernels of one operator."""
 
     def __init__(self, library: Library, operator: Operator) -> None:
         self._library, self._operator = library, operator
 
     def list(self) -> list[Entry]:
-        """Expressions are served by kernels of their own; other shapes of a named operator may have served this one."""
+        """Expressions are served only by their own kernels; kernels for other shapes of a named operator may serve this
+        one.
+        """
         kind = type(self._operator)
         return [
             entry
@@ -196,7 +198,7 @@ class _Only:
 
 
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
-    """A result, with the calls of each operator that kernels served meanwhile, and those that they gave back."""
+    """A result, with the calls of each operator that kernels served during it, and those that they handed back."""
     before = {id(met.calls): (met.calls.served, met.calls.refused) for met in used.met}
     result = run()
     served, refused = dict[str, int](), dict[str, int]()
@@ -210,7 +212,7 @@ def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
 
 
 def _of_the_users(call: Run, words: str) -> Any:
-    """What is called without any code of ours: what it raises is told as the user's own."""
+    """Calls the user's code, without any of ours: its exceptions are reported as the user's."""
     try:
         return call()
     except Exception as error:
@@ -219,7 +221,7 @@ def _of_the_users(call: Run, words: str) -> Any:
 
 
 def runnable(subject: Any) -> Run:
-    """What `make` gave as a function without arguments."""
+    """The return value of `make` as a function without arguments."""
     if isinstance(subject, tuple) and subject and callable(subject[0]):
         model, *inputs = subject
         args = tuple(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else tuple(inputs)
@@ -235,7 +237,7 @@ def runnable(subject: Any) -> Run:
 def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
     def seconds(way: _Way) -> float:
         with way.within():
-            way.run()  # where torch's functions were just exchanged, Python looks all of them up again
+            way.run()  # after torch's functions are replaced, Python has to look all of them up again
             return _seconds(way.run, way.calls)
 
     timers = {way.name: partial(seconds, way) for way in ways}
@@ -249,7 +251,7 @@ def _often_enough(way: _Way) -> _Way:
 
 
 def _seconds(run: Run, calls: int) -> float:
-    """Of one run, the host's time included, as a program would see it."""
+    """Seconds of one run including the host's time, as a program experiences it."""
     _wait()
     started = time.perf_counter()
     for _ in range(calls):
@@ -264,7 +266,7 @@ def _wait() -> None:
 
 
 def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
-    """The same, recorded once in a graph of the GPU's and replayed."""
+    """The same run, captured once in a CUDA graph and replayed."""
     name = way.name.replace(EAGER, GRAPHS)
     graph = torch.cuda.CUDAGraph()
     with way.within(), torch.cuda.graph(graph):
@@ -276,7 +278,7 @@ def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
 
 
 def _numbers(out: Any) -> list[Any]:
-    """All tensors of a result, whatever they lie in."""
+    """All tensors in a result, however nested."""
     if isinstance(out, torch.Tensor):
         return [out.detach().clone()]
     inside = out.values() if isinstance(out, Mapping) else out if isinstance(out, (tuple, list)) else ()

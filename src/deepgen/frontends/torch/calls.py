@@ -1,4 +1,4 @@
-"""Calls of torch's functions as operators: which product, convolution or normalisation a call computes, by its tensors.
+"""Calls of torch's functions as operators: which product, convolution or normalisation a call computes.
 
 Only shapes, strides and dtypes are used, so a compiler's fake tensors work as well.
 """
@@ -23,7 +23,7 @@ _ATTENDED = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Asked | None:
-    """Along the last dimension, in the format of x."""
+    """Softmax along the last dimension, in the format of x."""
     if dim is None or dim % max(1, x.dim()) != x.dim() - 1 or dtype not in (None, x.dtype):
         return None
     rows = rows_of(x)
@@ -35,12 +35,12 @@ def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__:
 def layer_norm(
     x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Asked | None:
-    """Of the last dimension, with weight and bias."""
+    """Layer norm of the last dimension, with weight and bias."""
     return None if bias is None else _normal("layer_norm", x, normalized_shape, (weight, bias), (0, 2, 3), eps)
 
 
 def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Asked | None:
-    """Of the last dimension, with a weight."""
+    """RMS norm of the last dimension, with a weight."""
     if eps is None and x.dtype in FLOATS:
         eps = torch.finfo(x.dtype).eps
     return _normal("rms_norm", x, normalized_shape, (weight,), (0, 2), eps)
@@ -49,12 +49,12 @@ def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: f
 def convolution(
     x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Asked | None:
-    """Of one, two or three dimensions, with channels first, and of two with channels last as well."""
+    """Convolution in one to three dimensions with channels first, in two also with channels last."""
     options = {"stride": stride, "pad": padding, "dilation": dilation}
     if isinstance(padding, str):
         space = [*weight.shape[2:]]
         reach = [step * (k - 1) for step, k in zip(_each(dilation, len(space)), space, strict=True)]
-        # What is padded more at the end than before, as for k=2, torch pads by a copy.
+        # Asymmetric padding, as for k=2, is done in torch by a copy.
         if padding not in ("same", "valid") or (padding == "same" and any(one % 2 for one in reach)):
             return None
         options["pad"] = [one // 2 for one in reach] if padding == "same" else 0
@@ -101,7 +101,7 @@ def attention_of(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Asked | None:
-    """Of four dimensions. torch counts a query's place among keys from their beginning, deepgen from their end."""
+    """Attention on four dimensions. torch aligns queries with keys at the start, deepgen at the end."""
     if any(x.dim() != 4 or x.dtype != q.dtype or x.stride(3) != 1 for x in (q, k, v)) or q.dtype not in _ATTENDED:
         return None
     (batch, heads, queries, width), (_, kv_heads, keys, _) = q.shape, k.shape
@@ -122,7 +122,7 @@ def attention_of(
 
 
 def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
-    """What torch dispatches for attention, by who computes it. Heads that share keys have come so far only grouped."""
+    """The attention operators that torch dispatches to. Those with shared key heads only accept grouped heads."""
     plain = partial(attention_of, enable_gqa=True)
     yield _ATEN.scaled_dot_product_attention.default, attention_of
     yield (
@@ -142,7 +142,7 @@ def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
         )
 
 
-# The functions that are looked at, by the names of deepgen's own operators.
+# The supported functions, by the names of deepgen's own operators.
 KINDS: Mapping[str, Reads] = {
     **products.KINDS,
     "softmax": softmax_of,
@@ -164,7 +164,7 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
     return (named_here,) if named_here in KINDS else ()
 
 
-# The same as torch's dispatcher names them, which is what runs below autograd and what compilers see.
+# The same by the dispatcher's names, which run below autograd and are what compilers see.
 _ATEN = torch.ops.aten
 ATEN: Mapping[Any, Reads] = {
     **products.ATEN,
@@ -198,7 +198,7 @@ def _normal(
     return asked(make, (rows, *vectors), places, x.shape, x.dtype)
 
 
-_IMAGES = ("dilated_conv2d", "depthwise_conv2d")  # which are calls of conv2d as well
+_IMAGES = ("dilated_conv2d", "depthwise_conv2d")  # these are calls of conv2d as well
 _SPACE = {1: "L", 2: "HW", 3: "DHW"}
 
 
@@ -239,14 +239,15 @@ def _convolved(x: Any, weight: Any, bias: Any, options: Mapping[str, Any], group
 
 
 def _laid(x: Any, weight: Any, *, transposed: bool) -> tuple[Any, Any, dict[str, Any]] | None:
-    """Views of both in the order in which they lie, and the words for that. A weight beside channels that are last is
-    read as it lies: it has a layout of its own."""
+    """Views of both in memory order, and the parameters that describe it. With channels last, a weight is read in its
+    own memory layout.
+    """
     dimensions = x.dim() - 2
     letters = _SPACE[dimensions].lower()
     if x.is_contiguous() and weight.is_contiguous():
         return x, weight, {"layout": f"nc{letters}"}
     form = torch.channels_last
-    # Of three dimensions torch's result has its channels first or last, by size and format.
+    # In three dimensions torch's result has channels first or last, depending on size and format.
     if dimensions != 2 or x.is_contiguous() or not x.is_contiguous(memory_format=form):
         return None
     outer, inner = "io" if transposed else "oi"
@@ -258,7 +259,7 @@ def _laid(x: Any, weight: Any, *, transposed: bool) -> tuple[Any, Any, dict[str,
 
 
 def _named(words: dict[str, Any], groups: int, dimensions: int, *, transposed: bool) -> str:
-    """The operator; words that it does not have are left out."""
+    """The operator's name; parameters that it does not have are removed."""
     if transposed or dimensions != 2:
         words["groups"] = groups
         return f"conv_transpose{dimensions}d" if transposed else f"conv{dimensions}d"

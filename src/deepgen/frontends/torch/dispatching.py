@@ -1,7 +1,7 @@
-"""Calls in C++: kernels registered with torch's dispatcher (c/dispatch.cpp), for tensors of the CPU's.
+"""Calls in C++: kernels registered with torch's dispatcher (c/dispatch.cpp), for CPU tensors.
 
-The extension is built once by the local C++ compiler, as kernels are, and cached with them. Where there is none, or no
-headers of Python's, torch's functions are exchanged in Python (functions.py), with the same results.
+The extension is built once by the local C++ compiler, like kernels, and cached with them. Without a compiler or
+Python's headers, torch's functions are replaced in Python (functions.py), with the same results.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ATEN = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator of torch's dispatcher, all of whose arguments come by position."""
+    """An operator of torch's dispatcher that takes all arguments by position."""
 
     reads: Reads
     torchs: Callable[..., Any]
-    kinds: tuple[str, ...]  # the functions that are made of it
+    kinds: tuple[str, ...]  # the functions that are based on it
 
 
 _PRODUCTS = ("linear", "matmul")
@@ -56,7 +56,7 @@ KINDS: Set[str] = {kind for operator in _OPERATORS.values() for kind in operator
 
 @cache
 def core() -> Any:
-    """The extension; None where it cannot be had."""
+    """The extension; None if it is not available."""
     from deepgen.toolchains import programs
 
     headers = programs.python_headers()
@@ -67,7 +67,7 @@ def core() -> Any:
 
 
 class Dispatch:
-    """The operators of one library, which the extension asks about when a kind of call is first seen on a thread."""
+    """The operators of one library; the extension queries it when a thread first sees a kind of call."""
 
     def __init__(self, router: Router, kinds: Set[str]) -> None:
         self._router = router
@@ -78,11 +78,11 @@ class Dispatch:
         core().open(self._names, self._decide, compiled.core().fire)
 
     def close(self) -> None:
-        # While other threads call operators, torch's dispatcher cannot take kernels away; idle, they cost 0.1 us.
+        # Torch's dispatcher cannot remove kernels while other threads call operators; idle ones cost 0.1 us.
         core().close(threading.active_count() == 1)
 
     def _decide(self, name: str, args: tuple[Any, ...]) -> Any:
-        """What serves calls like this one on this thread; None: torch."""
+        """What serves calls like this one on this thread; None for torch."""
         operator = _OPERATORS[name]
 
         def door(route: Route) -> Callable[..., Any]:
@@ -95,14 +95,16 @@ class Dispatch:
 
 
 def _entry(route: Route) -> Any:
-    """A route as the extension keeps it, for this thread."""
+    """A route in the extension's form, for this thread."""
     return core().entry(
         route.ready(), route.places, tuple(route.shape), tuple(route.strides), route.align, addressof(route.calls.in_c)
     )
 
 
 def _kernel(headers: str) -> Kernel:
-    """Versions are of what headers describe: an update may put others in their place."""
+    """The extension's source and flags. Versions that the headers depend on are included, since an update may replace
+    them.
+    """
     folder = Path(torch.__file__).parent
     versions = f"-DVERSIONS={sysconfig.get_config_var('SOABI')}_{torch.__version__}"
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"

@@ -1,9 +1,9 @@
 """Elementwise operators as expressions: sums, products, quotients, activations, and concatenation of two tensors.
 
-torch is fast where all tensors are contiguous. Where they are views (transposed, sliced, broadcast) it reaches a third
-of the memory bandwidth; also where a scale of another dtype is on the GPU. The expression of such a call has the axes
-of its result in memory order, as few as possible. A view is read as one line of memory, from its first to its last
-element: strides are part of the expression.
+torch is fast if all tensors are contiguous. For views (transposed, sliced, broadcast) it reaches a third of the memory
+bandwidth; also for a scale of another dtype on the GPU. The expression of such a call has the axes of its result in
+memory order, merged as far as possible. A view is read as one line of memory, from its first to its last element:
+strides are part of the expression.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import ACTIVATIONS
 
-LEAST = 1 << 15  # elements: what has fewer is torch's at once
-LARGE = 1 << 20  # elements: eager calls with fewer wait for the CPU, not for the GPU
+LEAST = 1 << 15  # elements: smaller calls are left to torch at once
+LARGE = 1 << 20  # elements: smaller eager calls are limited by the CPU, not by the GPU
 
 _ATEN = torch.ops.aten
 _WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}  # format of elements -> that of arithmetic
@@ -37,12 +37,13 @@ _BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
 _UNARY: Mapping[str, Callable[[Element], Element]] = {"neg": operator.neg, "silu": ACTIVATIONS["silu"]}
 _NAMES = ("a", "b")
 
-_Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # what reads an element at a place of the result
+_Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # reads an element at an index of the result
 
 
 def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
-    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one. The first is as
-    large as the result: calls are distinguished by its size."""
+    """A binary operator on two tensors of one format, or on a tensor and a scalar tensor, whose format may differ. The
+    first one is as large as the result: calls are distinguished by its size.
+    """
     if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
         return None
     operands = (a, b)
@@ -73,7 +74,7 @@ def _unary(kind: str, a: Any, *rest: Any, **named: Any) -> Asked | None:
 
 
 def cat(dim: int, a: Any, b: Any) -> Asked | None:
-    """Two tensors after each other."""
+    """Concatenation of two tensors."""
     operands = (a, b)
     if not _large(a, b) or a.dtype != b.dtype or a.dtype not in FLOATS or a.dim() != b.dim() or not a.dim():
         return None
@@ -96,7 +97,7 @@ KINDS: Mapping[str, Reads] = {
     **{kind: partial(_unary, kind) for kind in _UNARY},
     "cat": cat,
 }
-TENSORS = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "cat": 2}  # how many each kind reads
+TENSORS = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "cat": 2}  # number of tensors that each kind reads
 ATEN: Mapping[Any, Reads] = {
     **{getattr(_ATEN, kind).Tensor: KINDS[kind] for kind in _BINARY},
     **{getattr(_ATEN, kind).default: KINDS[kind] for kind in _UNARY},
@@ -105,13 +106,13 @@ ATEN: Mapping[Any, Reads] = {
 
 
 def size_of(operator: ExpressionOperator) -> int:
-    """How many elements the result has of an operator that a call may be; 0 of others."""
+    """The number of elements in the result, for an operator of one of these kinds; otherwise 0."""
     spec = operator.definition
     return prod(spec.shape_of(spec.outputs[0])) if spec.name in KINDS else 0
 
 
 def _on_elements(kind: str, operands: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:
-    """What has the same axes in all tensors, but for those along which a tensor is the same."""
+    """An elementwise operator: all tensors have the same axes, except those along which a tensor is broadcast."""
     if result is None:
         return None
     over = [one.expand(result.shape) for one in operands]
@@ -126,8 +127,8 @@ def _expressed(
     value: Callable[[Sequence[Any], Sequence[_Reads], int], Element],
     dim: int | None = None,
 ) -> Asked | None:
-    """`over` are the tensors with the dimensions of the result. `value` gives an element of it from where it is, from
-    what reads the tensors there, and the axis of the dimension `dim`, which is one axis by itself.
+    """`over` are the tensors expanded to the dimensions of the result. `value` returns an element from its index, the
+    readers of the tensors, and the axis of the dimension `dim`, which is never merged with others.
     """
     if result is None or not all(type(size) is int for size in result.shape):
         return None
@@ -150,7 +151,7 @@ def _expressed(
 
 @dataclass(frozen=True)
 class _Axis:
-    """Dimensions that lie in all tensors as if they were one; `dim` is the innermost of them."""
+    """Dimensions that can be merged into one in all tensors; `dim` is the innermost of them."""
 
     size: int
     dim: int
@@ -159,7 +160,7 @@ class _Axis:
 
 
 def _axes(result: Any, over: Sequence[Any], alone: int | None) -> list[_Axis] | None:
-    """In the order of the result's memory, which has no gaps; None where it has."""
+    """The axes in the order of the result's memory; None if it has gaps."""
     dims = sorted((d for d in range(result.dim()) if result.shape[d] > 1), key=lambda d: -result.stride(d))
     axes: list[_Axis] = []
     for dim in dims:
@@ -187,7 +188,7 @@ def _reader(line: Operand, strides: Sequence[int]) -> _Reads:
 
 
 def _span(view: Any) -> int:
-    """Elements of memory from the first one of a view to its last."""
+    """The number of elements in memory from the first one of a view to its last."""
     return int(1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)))
 
 
@@ -200,13 +201,14 @@ def _is_number(one: Any) -> bool:
 
 
 def _stays_wide(kind: str, place: int, one: Any) -> bool:
-    """Whether a number of another format is not rounded to that of the result before the arithmetic. torch rounds it,
-    but for factors and divisors on CPUs."""
+    """Whether a scalar of another format is used without rounding it to the result's format first. torch rounds it,
+    except for factors and divisors on CPUs.
+    """
     return kind in ("mul", "div") and place == 1 and _is_number(one) and one.device.type == "cpu"
 
 
 def _like(run: Callable[..., Any], *tensors: Any) -> Any:
-    """A tensor without memory like the result; None where torch refuses the call."""
+    """A meta tensor like the result; None if torch rejects the call."""
     try:
         return run(*(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in tensors))
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Replacements for torch's functions: same arguments and results, by a library's kernel where that is faster.
+"""Replacements for torch's functions: same arguments and results, using a library's kernel where it is faster.
 
 They are called once for each layer of a model, and torch's own take a few microseconds. So the implementation for a
-kind of call is chosen once, cached at the call site, and found again by one check of its tensors.
+kind of call is chosen once, cached at the call site, and found again by a single check of its tensors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from deepgen.frontends.torch.ops import OPS, TORCHS
 from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
 from deepgen.frontends.torch.routes import Router, Table
 
-GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
+GRADIENT = 50e-6  # extra cost in seconds of a call with gradients, which torch handles in C++
 
 _NEW = object()
 _NOWHERE = object()
 _NOT_GIVEN: Any = object()
-_NOT_IN_PLACE = {"inplace": False}  # as layers of torch's say it
+_NOT_IN_PLACE = {"inplace": False}  # as torch's layers pass it
 _MOST_PLACES = 4096
-_ALIKE = 8  # kinds of calls that are remembered at a place
+_ALIKE = 8  # kinds of calls cached per call site
 _LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -35,16 +35,16 @@ _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_e
 LINEAR = TORCHS["linear"]
 
 Run: TypeAlias = "Callable[..., Any]"
-# Where a call was met, and there: what its tensors must be like, and what then serves it, which takes the tensors that
-# the operator reads, in its order, and may give None: torch is to serve after all. The place is the number of a
-# parameter, mostly: it is only a hint, as another tensor may have that number later.
+# The cache of decisions, by call site: what the tensors must be like, and what then serves the call. That takes the
+# tensors that the operator reads, in its order, and may return None for torch to serve the call after all. The key of a
+# site is mostly the id of a parameter. It is only a hint, since another tensor may have that id later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
 
 CONVOLUTIONS = tuple(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3))
 
 
 def _filtered(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors of a convolution, whose bias may be none."""
+    """The tensors of a convolution, whose bias may be None."""
     return tuple(args[: 2 if args[2] is None else 3])
 
 
@@ -56,7 +56,7 @@ def _option(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-# Functions with other arguments than tensors: how many they have, the tensors that the operator reads, and the others.
+# Functions with arguments other than tensors: the number of arguments, the tensors the operator reads, and the rest.
 _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
     "addmm": (3, itemgetter(1, 2, 0), lambda args: id(args[2])),
     "softmax": (2, itemgetter(slice(0, 1)), itemgetter(1)),
@@ -67,23 +67,23 @@ _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
 
 
 class _Calls:
-    """Who serves the calls of one function."""
+    """Decides and caches what serves the calls of one function."""
 
     def __init__(self, router: Router, kind: str, torchs: Run) -> None:
         self._router, self._kind, self._torchs = router, kind, torchs
-        self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
+        self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # used if gradients are needed
         self._table: Table = {}
-        self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
-        # Calls that are torch's, by their second tensor, a weight mostly: how many elements the first one has. Nothing
-        # else is looked at: torch's own function is correct for all tensors.
+        self.places: tuple[Places, Places] = ({}, {})  # without and with gradients enabled
+        # Calls left to torch, by their second tensor, usually a weight: the sizes in elements of the first tensor.
+        # Nothing else is checked: torch's own function is correct for all tensors.
         self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
 
     def slowly(
         self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}, reads: Sequence[Any] | None = None
     ) -> Any:
-        """A call that is decided from Python. One like it is found at its place the next time.
+        """Decide a call in Python. The next one like it is found in the cache of its site.
 
-        `reads` are the tensors that the operator reads, in its order; without it, these are all tensors of the call.
+        `reads` are the tensors that the operator reads, in its order; by default all tensors of the call.
         """
         out = named.get("out")
         if len(named) > (out is not None) or watched() or self._router.deciding:
@@ -91,7 +91,7 @@ class _Calls:
         try:
             key = tuple(map(_key, args))
             route: Any = self._table.get(key, _NEW)
-        except (TypeError, RuntimeError):  # what cannot be looked up: tensors of other kinds
+        except (TypeError, RuntimeError):  # not hashable, or tensors of other kinds
             return self._torchs(*args, **named)
         if route is _NEW:
             route = self._table[key] = self._router.route(self._kind, args, self._torchs)
@@ -123,8 +123,8 @@ class _Calls:
 
 
 def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:
-    """What serves calls at a place with tensors like these, or nothing but torch; the latest comes first."""
-    # A tensor that is left out is no place's: checks are of so many tensors and no others.
+    """Cache what serves calls at a site with tensors like these, None for torch; the latest comes first."""
+    # Calls with a missing tensor are not cached: a check covers a fixed number of tensors.
     whole = place is not _NOWHERE and all(type(tensor) in PLAIN for tensor in tensors)
     check = check_of(tensors) if whole else None
     if check is None:
@@ -164,7 +164,7 @@ def linear_of(router: Router) -> Run:
 
 
 def product_of(router: Router, kind: str, torchs: Run) -> Run:
-    """mm, bmm and matmul."""
+    """A replacement for mm, bmm or matmul."""
     calls = _Calls(router, kind, torchs)
     places, torchs_own = calls.places, calls.torchs_own
 
@@ -185,11 +185,11 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
 
 
 def other_of(router: Router, kind: str, torchs: Run) -> Run:
-    """Functions with other arguments than tensors; with gradients torch serves them."""
+    """A replacement for a function with arguments other than tensors; with gradients torch serves it."""
     calls = _Calls(router, kind, torchs)
     places, torchs_own = calls.places, calls.torchs_own
     count, tensors, place_of = _ARGUMENTS[kind]
-    second = 0 if kind == "softmax" else 1  # which has one tensor: nothing is known of it
+    second = 0 if kind == "softmax" else 1  # softmax has only one tensor
 
     def call(*args: Any, **named: Any) -> Any:
         if len(args) != count or named:
@@ -203,7 +203,7 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
         try:
             place = place_of(args)
             entries = places[_is_grad_enabled()].get(place, ())
-        except TypeError:  # not what such a function takes
+        except TypeError:  # invalid arguments for such a function
             return torchs(*args)
         if not modes() and forward_ad._current_level < 0:
             for check, run in entries:
@@ -216,13 +216,13 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
 
 
 class Elements:
-    """Operators on elements of one kind; with gradients torch serves them.
+    """Elementwise operators of one kind; with gradients torch serves them.
 
-    Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
-    are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
-    A look takes CPU time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
-    so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing. And where kernels
-    save less than the looks at other calls of Python's operators take, `looks` gives these up.
+    Models call these most often, mostly with little work or with a new shape, as for a growing cache. Kernels are built
+    for one shape, so calls are inspected only if the result may have as many elements as that of a kernel. Inspecting
+    takes CPU time. If a GPU waits for it, on `small` sizes, only the first calls are inspected, so that kernels are
+    ready, and then those captured in a CUDA graph, since replays make no calls. If kernels save less than inspecting
+    other calls of Python's operators costs, `looks` stops the inspection.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Elements:
         small: Iterable[int] = (),
         give_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`sizes`: of all kernels, the small ones too. `give_up`: put torch's own methods of tensors back."""
+        """`sizes`: of all kernels, including small ones. `give_up`: restores torch's own Tensor methods."""
         self._sizes = sizes
         self._left = dict.fromkeys(small, _LOOKED_AT)
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
@@ -243,12 +243,12 @@ class Elements:
         self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
 
     def captures(self, *, begin: bool) -> None:
-        """A CUDA graph is captured from now on, or is so no longer."""
+        """Called when the capture of a CUDA graph begins or ends."""
         if isinstance(self._sizes, set):
             (self._sizes.update if begin else self._sizes.difference_update)(self._left)
 
     def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any, size: int) -> Any:
-        """A call with many elements."""
+        """Handle a call with many elements."""
         left = self._left.get(size)
         if left:
             self._left[size] = left - 1
@@ -265,7 +265,7 @@ class Elements:
         return self._calls.slowly(args, place, reads=tensors)
 
     def _unary(self, torchs: Run, operator: bool) -> Run:
-        """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
+        """`torchs` is torch's function to be replaced. `operator`: whether it is a Python operator."""
         large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
 
         def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
@@ -276,8 +276,8 @@ class Elements:
             return large((a,), (a,), a.numel(), a.numel())
 
         def prefix(a: Any) -> Any:
-            """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
-            # Tensors without numbers are not asked for theirs: symbols are in no set.
+            """A Python operator with one operand, which is a tensor."""
+            # Symbolic sizes need no special case: symbols are in no set.
             if type(a) not in PLAIN or a.numel() not in sizes:
                 try:
                     take()
@@ -299,7 +299,7 @@ class Elements:
             return large((a, b), (a, b), a.numel(), a.numel())
 
         def infix(a: Any, b: Any) -> Any:
-            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            """A Python operator with two operands, the first of which is a tensor."""
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 try:
                     take()
@@ -327,7 +327,7 @@ class Elements:
 
 
 def _passed(*args: Any) -> tuple[Any, ...]:
-    """Those that a call has: others may be given by their names."""
+    """The positional arguments that were given; others may be passed by name."""
     return tuple(arg for arg in args if arg is not _NOT_GIVEN)
 
 

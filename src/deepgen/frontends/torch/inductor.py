@@ -1,9 +1,9 @@
 """torch.compile: replaces products in a compiled graph by deepgen's where a kernel is faster, without graph breaks.
 
-Traced functions call torch's own, so that every graph is the usual one. When Inductor gets it, with known shapes,
-single products are replaced. Its generated code calls them like torch's: one function for each kernel, with `out=`.
-The tensors are as they were when the graph was compiled, so the only lookup is the kernel's binding to a thread, and
-the only check is of addresses.
+While tracing, torch's own functions are called, so that every graph is the usual one. When Inductor receives it, with
+known shapes, single products are replaced. Its generated code calls them like torch's: one function for each kernel,
+with `out=`. The tensors have the properties they had at compilation, so the only lookup is the kernel's binding to a
+thread, and only addresses are checked.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _OURS = {
     OPS.scaled_mm.default: "scaled_mm",
     OPS.two_scales_mm.default: "two_scales_mm",
 }
-# torch's own, which serve where a kernel cannot be called after all.
+# torch's own functions, used when a kernel cannot be called after all.
 _TORCHS: Mapping[str, Call] = {
     **{kind: TORCHS[kind] for kind in ("mm", "bmm", "addmm")},
     "scaled_mm": scaled_mm,
     "two_scales_mm": two_scales_mm,
 }
-_WARM = 4  # calls before those that are timed: with two sets of tensors, scales are known after two of each
-_routers: list[Router] = []  # the one in use
+_WARM = 4  # untimed warm-up calls: with two sets of tensors, scales are cached after two calls of each
+_routers: list[Router] = []  # at most one
 _externs: dict[tuple[str, Route, Views], Any] = {}
 _paying: dict[tuple[str, Route], str] = {}
 
 
 def loaded() -> bool:
-    """Whether torch's compiler was imported. That takes seconds, so it is left until something is compiled."""
+    """Whether torch's compiler is imported. That takes seconds, so it is deferred until something is compiled."""
     return "torch._dynamo" in sys.modules
 
 
 def load() -> None:
-    """Import the compiler. It keeps torch's functions by their names: they must stand in their places meanwhile."""
+    """Import the compiler. It looks up torch's functions by name, so they must be in place during the import."""
     import torch._dynamo.trace_rules
     import torch._inductor.lowering
 
@@ -61,7 +61,7 @@ def load() -> None:
 
 
 def enter(router: Router) -> Callable[[], None]:
-    """From now on, graphs are compiled with this router's kernels; gives what ends that."""
+    """From now on, compile graphs with this router's kernels; returns a function that ends it."""
     from torch._inductor import config
 
     before = config.post_grad_custom_pre_pass
@@ -86,13 +86,13 @@ def _pass(router: Router, before: Any) -> Any:
             exchange(graph, router)
 
         def uuid(self) -> None:
-            """Compiled graphs are not kept for other processes: what is faster is decided in each."""
+            """None, so that compiled graphs are not cached across processes: each decides what is faster."""
 
     return Exchange()
 
 
 def exchange(graph: Any, router: Router) -> None:
-    """Ours in place of torch's products, where a kernel is faster."""
+    """Replace torch's products by ours where a kernel is faster."""
     if not _in_python():
         return
     for node in [*graph.nodes]:
@@ -109,11 +109,11 @@ def exchange(graph: Any, router: Router) -> None:
 
 
 def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
-    """Torch has a factor for each matrix, ours one for the product of the matrices.
+    """Torch has one scale for each matrix, ours one for the product of the matrices.
 
-    Scales that a graph is given are multiplied where it is called, unless they are as they were. Those that it makes
-    are multiplied in it, in a launch more. So are all where CUDA graphs replay it: they call nothing, and must read
-    scales as they are then.
+    Scales that are graph inputs are multiplied when the graph is called, unless they are unchanged. Scales computed in
+    the graph are multiplied in it, which costs one more launch. So are all of them if CUDA graphs replay it: replays
+    make no Python calls, and must read the current scales.
     """
     names = [argument.name for argument in node.target._schema.arguments]
     named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
@@ -148,7 +148,7 @@ def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
 
 
 def _stays(node: Any) -> bool:
-    """Whether a tensor is given to a graph, or is a constant of it, and the graph does not write it."""
+    """Whether a tensor is an input or a constant of a graph, and the graph does not write it."""
 
     def reads(user: Any) -> bool:
         schema = getattr(user.target, "_schema", None)
@@ -158,21 +158,21 @@ def _stays(node: Any) -> bool:
 
 
 def _in_python() -> bool:
-    """Whether Inductor generates Python code. What it generates otherwise cannot call our functions."""
+    """Whether Inductor generates Python code. Its other outputs cannot call our functions."""
     from torch._inductor import config
 
     return not (config.cpp_wrapper or getattr(config, "fx_wrapper", False))
 
 
 def _replayed() -> bool:
-    """Whether Inductor is to capture CUDA graphs of what it compiles, as with `mode="reduce-overhead"`."""
+    """Whether Inductor will capture CUDA graphs of the compiled code, as with `mode="reduce-overhead"`."""
     from torch._inductor import config
 
     return bool(config.triton.cudagraphs)
 
 
 def _pays(router: Router, route: Route, kind: str, values: tuple[Any, ...], node: Any) -> bool:
-    """Whether a kernel gains what its calls cost, and makes the result as torch does."""
+    """Whether a kernel gains more than its calls cost, and its result has the same layout as torch's."""
     if node.meta["val"].stride() != route.strides:
         return False
     if _replayed():
@@ -189,12 +189,12 @@ def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _route(router: Router, kind: str, values: tuple[Any, ...]) -> Route | None:
-    """The kernel for a product of a graph."""
+    """The kernel for a product in a graph."""
     return router.route(kind, values, _scaled_mm() if kind == "scaled_mm" else TORCHS[kind])
 
 
 def _scaled_mm() -> Callable[..., Any]:
-    """torch's, for the race: with a second factor that is made once."""
+    """torch's function for the race, with a second scale that is created once."""
     ones: list[Any] = []
 
     def run(a: Any, b: Any, scale: Any, fast: bool) -> Any:
@@ -206,7 +206,7 @@ def _scaled_mm() -> Callable[..., Any]:
 
 
 def _register() -> None:
-    """Tell Inductor, once, how deepgen's operators are called."""
+    """Register deepgen's operators with Inductor, once."""
     from torch._inductor import ir
     from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
     from torch._inductor.virtualized import V
@@ -233,7 +233,7 @@ def _register() -> None:
                 for tensor, value in zip(args, values, strict=True)
                 if type(tensor) is not bool
             ]
-            first = 1 if kind == "addmm" else 0  # of the matrices
+            first = 1 if kind == "addmm" else 0  # index of the first matrix
             views: list[View | None] = [None, None]
             for place in range(2):
                 whole, value = _whole(inputs[first + place]), values[first + place]
@@ -249,9 +249,9 @@ def _register() -> None:
 
 
 def _whole(tensor: Any) -> Any:
-    """The tensor of which another is a view from its first element on; None where it is not such a view.
+    """The tensor of which another is a view from its first element on; None if it is not such a view.
 
-    Kernels are told addresses, so nothing need make the view in each call.
+    Kernels take addresses, so the view need not be created in each call.
     """
     from torch._inductor import ir
 
@@ -265,8 +265,8 @@ def _whole(tensor: Any) -> Any:
 
 
 def _is_input(tensor: Any) -> bool:
-    """Whether compiled code gets a tensor from its caller, and not from a graph that it is part of: a loop's body, say,
-    whose tensors are written without notice.
+    """Whether compiled code gets a tensor from its caller, rather than from an enclosing graph, such as that of a loop,
+    whose tensors may be written unnoticed.
     """
     from torch._inductor import ir
     from torch._inductor.graph import SubgraphLowering
@@ -278,7 +278,7 @@ def _is_input(tensor: Any) -> bool:
 
 
 def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
-    """A function of Inductor's for one route. `rest`: the arguments that are not tensors."""
+    """An Inductor function for one route. `rest`: the arguments that are not tensors."""
     from torch._inductor.select_algorithm import ExternKernelChoice
 
     key = (kind, route, views)
@@ -288,9 +288,9 @@ def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
 
 
 def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None, None)) -> Call:
-    """What compiled code calls, with the tensors of an operator of ours and `out`."""
+    """The function that compiled code calls, with the tensors of our operator and `out`."""
     quick, torchs = route.quick(fitting=True, views=views), _TORCHS[kind]
-    if not route.captured:  # programs may capture what was compiled
+    if not route.captured:  # programs may capture compiled code
         quick = route.eager(quick)
 
     def two(a: Any, b: Any, *, out: Any) -> None:
@@ -316,10 +316,10 @@ def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None
 
 
 def costs(kind: str, route: Route, args: tuple[Any, ...]) -> str:
-    """Why compiled code had better call torch, where nothing replays it: empty where a kernel pays.
+    """Why compiled code should call torch when it is not replayed; empty if a kernel pays off.
 
-    That is a question on GPUs only, whose work and the CPU's overlap. It is decided as for eager code, with the
-    CPU's times of these calls in place of eager ones.
+    This matters only on GPUs, where GPU work and CPU work overlap. It is decided as for eager code, but with the CPU
+    times of compiled calls.
     """
     if route.raced is None or route.raced.calling is None:
         return ""
@@ -331,12 +331,12 @@ def costs(kind: str, route: Route, args: tuple[Any, ...]) -> str:
 
 
 def _timed(kind: str, route: Route, args: tuple[Any, ...]) -> tuple[float, float]:
-    """Seconds of the CPU's for a call by compiled code, ours and torch's, with the memory that it takes."""
+    """CPU seconds of a call from compiled code, ours and torch's, including memory allocation."""
     real = made_real(args)
     rest = tuple(arg for arg in args if not isinstance(arg, torch.Tensor))
     sets = cycle([[arg for arg in some if isinstance(arg, torch.Tensor)] for some in (real, elsewhere(real))])
     ours, torchs, make = call_of(kind, route, rest), _TORCHS[kind], route.make
-    if kind == "scaled_mm":  # torch is not to make its second scale each time
+    if kind == "scaled_mm":  # so that torch need not create its second scale each time
         one = torch.ones_like(real[2])
         torchs = lambda a, b, scale, fast, out: two_scales_mm(a, b, scale, one, fast, out=out)  # noqa: E731
 

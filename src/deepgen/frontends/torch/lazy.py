@@ -1,7 +1,7 @@
 """Lazy tensors of a traced module, whose elements are computed where they are read: views and arithmetic add no stage.
 
-A dimension is a product of factors, the outermost first. A view splits and joins dimensions: with the factors of all
-views that meet, indices stay sums of axes, and few of them need quotients and remainders.
+A dimension is a product of factors, the outermost first. A view splits and merges dimensions: with the factors of all
+views involved, indices remain sums of axes, and few of them need quotients and remainders.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from deepgen.operators.expr.nodes import BOOL
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import our_name
 
-WIDE = {torch.float16: "f32", torch.bfloat16: "f32"}  # of formats whose arithmetic is in another one
+WIDE = {torch.float16: "f32", torch.bfloat16: "f32"}  # formats whose arithmetic is done in another one
 Factors: TypeAlias = "tuple[int, ...]"
-Places: TypeAlias = "tuple[tuple[Any, ...], ...]"  # for each dimension an index for each factor
+Places: TypeAlias = "tuple[tuple[Any, ...], ...]"  # for each dimension, one index per factor
 
 
 def wide(kind: Any) -> str:
-    """The format that elements of a torch format are computed in; conditions have one of their own."""
+    """The format in which elements of a torch format are computed; conditions have their own."""
     return BOOL if kind is torch.bool else WIDE.get(kind) or our_name(str(kind).rpartition(".")[2])
 
 
 @dataclass(frozen=True)
 class Lazy:
-    """`read` gives the element at a place, in the format of the arithmetic; `kind` is torch's own format."""
+    """`read` returns the element at an index, in the arithmetic format; `kind` is torch's format."""
 
     dims: tuple[Factors, ...]
     kind: Any
     read: Callable[[Places], Element]
-    plain: bool = False  # what is read lies in memory
-    scaled: tuple[Lazy, float] | None = None  # of a product with a number: what is multiplied, and by what
+    plain: bool = False  # whether elements are read directly from memory
+    scaled: tuple[Lazy, float] | None = None  # for a product with a number: the other factor and the number
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(map(prod, self.dims))
 
     def at(self, dims: Sequence[Factors], places: Places) -> Element:
-        """The element at a place in a tensor of other factors, which this one is spread over."""
+        """The element at an index of a tensor with other factors, to which this one is broadcast."""
         if len(self.dims) > len(dims):
             raise BadInput(
                 f"a tensor of shape {self.shape} cannot be viewed with fewer dimensions",
@@ -59,7 +59,7 @@ class Lazy:
         return self.read(tuple(_regrouped(of, to, at) for of, to, at in every))
 
     def as_kind(self, kind: Any) -> Lazy:
-        """In another format: conditions are 0 and 1."""
+        """The tensor in another format: conditions become 0 and 1."""
         to, of = wide(kind), wide(self.kind)
         if kind is self.kind:
             return self
@@ -80,7 +80,7 @@ def constant(value: Any, kind: Any, shape: Sequence[int] = ()) -> Lazy:
 
 
 def of_tensor(operand: Operand, shape: Sequence[int], kind: Any, order: Sequence[int]) -> Lazy:
-    """A tensor that is passed. Its dimensions lie in memory in this order."""
+    """A tensor argument. Its dimensions are stored in memory in this order."""
 
     def read(at: Places) -> Element:
         element = operand[tuple(at[dim][0] if at[dim] else 0 for dim in order) or (0,)]
@@ -90,20 +90,20 @@ def of_tensor(operand: Operand, shape: Sequence[int], kind: Any, order: Sequence
 
 
 def aligned(values: Sequence[Lazy]) -> tuple[Factors, ...]:
-    """The factors of a result that these are spread over."""
+    """The factors of a result to which these are broadcast."""
     rank = max(len(one.dims) for one in values)
     every = [[()] * (rank - len(one.dims)) + [*one.dims] for one in values]
     return tuple(reduce(_finer, column) for column in zip(*every, strict=True))
 
 
 def mapped(function: Callable[..., Element], kind: Any, *values: Lazy) -> Lazy:
-    """Element by element, of tensors that are spread over each other."""
+    """Apply a function elementwise to tensors that are broadcast against each other."""
     dims = aligned(values)
     return Lazy(dims, kind, lambda at: function(*(one.at(dims, at) for one in values)))
 
 
 def _of_views(view: Callable[..., Lazy]) -> Callable[..., Lazy]:
-    """A view of a product with a number is such a product too."""
+    """A view of a product with a number is also such a product."""
 
     @wraps(view)
     def both(value: Lazy, *where: Any) -> Lazy:
@@ -115,7 +115,7 @@ def _of_views(view: Callable[..., Lazy]) -> Callable[..., Lazy]:
 
 @_of_views
 def viewed(value: Lazy, shape: Sequence[int]) -> Lazy:
-    """The same elements in the order of memory in other dimensions."""
+    """The same elements in memory order with other dimensions."""
     old = tuple(factor for dim in value.dims for factor in dim)
     new = tuple(size for size in shape if size > 1)
     finest, dims, left = _finer(old, new), list[Factors](), list[int]()
@@ -145,7 +145,7 @@ def permuted(value: Lazy, order: Sequence[int]) -> Lazy:
 
 @_of_views
 def moved(value: Lazy, dim: int, size: int, place: Callable[[Any], Any]) -> Lazy:
-    """Along one dimension other elements of it: those at `place` of an index."""
+    """Other elements along one dimension: those at `place` of an index."""
     dims = tuple(_plain(size) if n == dim else own for n, own in enumerate(value.dims))
 
     def read(at: Places) -> Element:
@@ -158,7 +158,7 @@ def moved(value: Lazy, dim: int, size: int, place: Callable[[Any], Any]) -> Lazy
 
 
 def joined(values: Sequence[Lazy], dim: int) -> Lazy:
-    """One after the other along a dimension."""
+    """Concatenation along a dimension."""
     first, rest = values[0], values[1:]
     if not rest:
         return first
@@ -182,12 +182,12 @@ _names = count()
 
 
 def stored(value: Lazy) -> Lazy:
-    """As a stage of its own, which is computed once."""
+    """The tensor as a separate stage, which is computed once."""
     return _of_stage(compute(_name(), *_stage(value)), value)
 
 
 def materialized(value: Lazy) -> Lazy:
-    """The same in the format that torch stores it in."""
+    """Like `stored`, in the format in which torch stores it."""
     out = _of_stage(result(_name(), value, value.kind), value)
     return replace(out, read=lambda at: out.read(at).cast(wide(value.kind)))
 
@@ -199,7 +199,7 @@ def scanned(op: str, value: Lazy, dim: int) -> Lazy:
 
 
 def reduced(function: Callable[..., Element], value: Lazy, over: Sequence[int], *, keep: bool = False) -> Lazy:
-    """Reduced over dimensions by one of dg.sum, dg.max and so on."""
+    """A reduction over dimensions by dg.sum, dg.max or similar."""
     at_all = [tuple(reduce_axis(f"r{n}", size) for n, size in enumerate(own)) for own in value.dims]
     axes = [axis for dim in over for axis in at_all[dim]]
     kept = [dim for dim in range(len(value.dims)) if dim not in over]
@@ -217,7 +217,7 @@ def reduced(function: Callable[..., Element], value: Lazy, over: Sequence[int], 
 
 @_of_views
 def unsqueezed(value: Lazy, places: Sequence[int]) -> Lazy:
-    """With dimensions of one element more, at these places of the result."""
+    """The tensor with extra dimensions of size one at these indices of the result."""
     rank = len(value.dims) + len(places)
     old = iter(value.dims)
     dims = tuple(() if dim in places else next(old) for dim in range(rank))
@@ -226,25 +226,25 @@ def unsqueezed(value: Lazy, places: Sequence[int]) -> Lazy:
 
 
 def result(name: str, value: Lazy, kind: Any) -> Operand:
-    """The stage of a result, in the format that torch has it in."""
+    """The stage of a result, in torch's format."""
     shape, element = _stage(value)
     return compute(name, shape, lambda *at: element(*at).cast(our_name(str(kind).rpartition(".")[2])))
 
 
 def dims_of(x: Lazy, dim: Any) -> list[int]:
-    """Dimensions by a number, a list of them, or none for all."""
+    """Dimensions given as a number, a list, or None for all."""
     rank = len(x.dims)
     every = range(rank) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
     return [one % max(rank, 1) for one in every] if rank else []
 
 
 def only(places: tuple[Any, ...]) -> Position:
-    """The index of a dimension with one factor, or with one element."""
+    """The index of a dimension with one factor, or of size one."""
     return places[0] if places else Position(Index())
 
 
 def along_one(x: Lazy, dim: int) -> Lazy:
-    """With one index for a dimension."""
+    """The tensor with a single index for a dimension."""
     return moved(x, dim, x.shape[dim], lambda at: at) if len(x.dims[dim]) > 1 else x
 
 
@@ -329,7 +329,7 @@ def _plain(size: int) -> Factors:
 
 
 def _finer(one: Factors, other: Factors) -> Factors:
-    """The coarsest factors that both can be joined from; where there are none, the other's, for integers."""
+    """The coarsest factors from which both can be merged; if there are none, the other's, for integers."""
     if not one or not other or one == other:
         return one or other
     ends = sorted({prod(own[n:]) for own in (one, other) for n in range(len(own) + 1)})
@@ -339,7 +339,7 @@ def _finer(one: Factors, other: Factors) -> Factors:
 
 
 def _regrouped(of: Factors, to: Factors, at: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Indices of the factors `of` as indices of `to`, whose product is the same, or of nothing."""
+    """Indices of the factors `of` as indices of `to`; the two products are equal, or one is empty."""
     if not to:
         return ()
     if of == to:
@@ -370,7 +370,7 @@ def _swapped(rank: int, a: int, b: int) -> list[int]:
     return order
 
 
-# By torch's own names.
+# By torch's names.
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "expand": lambda x, shape, **_: expanded(x, shape),
     "view": reshaped,

@@ -1,7 +1,7 @@
 """Registered torch operators, `torch.ops.deepgen.*`: for autograd, torch.compile and torch.export.
 
 They have the semantics of torch's functions of the same names. The library in use at the time of the call decides what
-runs; without one it is torch.
+runs; without one, torch does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCHEMAS = {
     "scaled_mm": "(Tensor a, Tensor b, Tensor scale, bool fast_sums) -> Tensor",
     "two_scales_mm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, bool fast_sums) -> Tensor",
 }
-# torch's own, whatever stands in their places later.
+# torch's original functions, even when they are replaced later.
 TORCHS: Mapping[str, Callable[..., Any]] = {
     "linear": F.linear,
     "mm": torch.mm,
@@ -30,7 +30,7 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "addmm": torch.addmm,
     "softmax": torch.softmax,
     "layer_norm": F.layer_norm,
-    "rms_norm": torch.rms_norm,  # which F.rms_norm calls where it stands now
+    "rms_norm": torch.rms_norm,  # called by F.rms_norm through its current binding
     "scaled_mm": torch._scaled_mm,
     **{kind: getattr(torch, kind) for kind in ("add", "sub", "mul", "div", "neg", "cat")},
     "silu": F.silu,
@@ -43,17 +43,17 @@ OPS = torch.ops.deepgen
 
 
 def serving(kind: str) -> Callable[..., Any]:
-    """The function that serves such calls now."""
+    """The function that currently serves such calls."""
     return IN_USE.get(kind) or TORCHS[kind]
 
 
 def two_scales_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, fast_sums: bool, **out: Any) -> Any:
-    """torch's product of 8-bit floats, into bf16."""
+    """torch's product of 8-bit floats, with result in bf16."""
     return TORCHS["scaled_mm"](a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums, **out)
 
 
 def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool, **out: Any) -> Any:
-    """The same with one factor for both matrices."""
+    """Like `two_scales_mm`, with one scale for both matrices."""
     return two_scales_mm(a, b, scale, torch.ones_like(scale), fast_sums, **out)
 
 
@@ -92,7 +92,7 @@ def _linear_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 
 def _product_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-    """Rows by a matrix, or as many matrices by as many others."""
+    """For rows times a matrix, or batches of matrices."""
     a, b = ctx.saved_tensors
     needed = ctx.needs_input_grad
     if b.dim() == 2:

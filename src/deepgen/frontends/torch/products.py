@@ -1,4 +1,4 @@
-"""Maps torch calls to deepgen operators; and matrix products in any layout."""
+"""Maps torch calls to deepgen operators, and matrix products in any layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Asked | None:
-    """x W^T + bias: the leading dimensions of x are rows."""
+    """x W^T + bias: the leading dimensions of x are merged into rows."""
     rows = rows_of(x)
     if rows is None or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return None
@@ -30,7 +30,7 @@ def mm(a: Any, b: Any) -> Asked | None:
 
 
 def addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Asked | None:
-    """Where what is added is a vector: the same to every row."""
+    """Only if a vector is added, the same one to every row."""
     if (alpha, beta) != (1, 1) or a.dim() != 2 or b.dim() != 2 or bias.shape != b.shape[1:]:
         return None
     return _product(a, b, bias, (1, 2, 0), (a.shape[0], b.shape[1]))
@@ -43,7 +43,7 @@ def bmm(a: Any, b: Any) -> Asked | None:
 
 
 def matmul(a: Any, b: Any) -> Asked | None:
-    """Rows by a matrix, or as many matrices by as many others."""
+    """Rows times a matrix, or batches of matrices."""
     if b.dim() == 2 and a.dim() >= 2:
         rows = rows_of(a)
         return None if rows is None else _product(rows, b, None, (0, 1), (*a.shape[:-1], b.shape[1]))
@@ -56,7 +56,7 @@ def matmul(a: Any, b: Any) -> Asked | None:
 
 
 def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool = False) -> Asked | None:
-    """8-bit floats times one factor in f32, into bf16."""
+    """8-bit floats times one scale in f32, with result in bf16."""
     if not {a.dtype, b.dtype} <= {*_EIGHT_BITS} or scale.numel() != 1 or scale.dtype != torch.float32:
         return None
     extra = {"c": "bf16", "scales": "tensor", "fast_sums": fast_sums}
@@ -74,20 +74,20 @@ def torch_scaled_mm(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> Asked | None:
-    """torch has a factor for each of A and B, deepgen one for the product."""
+    """torch has one scale for each of A and B, deepgen one for the product."""
     if bias is not None or scale_result is not None or out_dtype is not torch.bfloat16 or scale_b.numel() != 1:
         return None
     return scaled_mm(a, b, scale_a, bool(use_fast_accum))
 
 
 def kinds_of(operator: Operator) -> tuple[str, ...]:
-    """The functions that an operator may serve; none where it is not a product."""
+    """The functions that an operator may serve; none if it is not a product."""
     if not isinstance(operator, Gemm):
         return ()
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
 
 
-# As in `calls`, by name and as torch's dispatcher names them.
+# As in `calls`, by name and by the dispatcher's name.
 KINDS: Mapping[str, Reads] = {
     "linear": linear,
     "mm": mm,
@@ -116,7 +116,7 @@ def _product(
     extra: Mapping[str, Any] | None = None,
     dtype: Any = None,
 ) -> Asked | None:
-    """The product of matrices, or of batches of them, in whichever layout they lie in memory."""
+    """The product of matrices, or of batches of them, in whichever layout they have in memory."""
     plain = extra is None
     if a.dtype != b.dtype or a.shape[-1] != b.shape[-2] or (plain and a.dtype not in FLOATS):
         return None
@@ -136,14 +136,14 @@ def _product(
 
 
 def _factor(tensor: Any) -> str:
-    """The format of a product's factor: f32 on a GPU may be allowed to be rounded to tf32."""
+    """The format of a product's factor: tf32 if f32 on a GPU may be rounded to it."""
     name = format_of(tensor)
     rounded = name == "f32" and tensor.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return "tf32" if rounded else name
 
 
 def _letter(matrix: Any) -> str | None:
-    """`n` where rows are contiguous, `t` where columns are; None where neither are, or matrices of a batch overlap."""
+    """`n` if rows are contiguous, `t` if columns are; None if neither are, or if matrices of a batch overlap."""
     if matrix.dim() == 3 and matrix.shape[0] > 1 and matrix.stride(0) < matrix.shape[1] * matrix.shape[2]:
         return None
     rows, columns = matrix.shape[-2:]
@@ -156,7 +156,7 @@ def _letter(matrix: Any) -> str | None:
 
 
 def _matrices(x: Any) -> Any:
-    """All but the last two dimensions as one; None where that needs a copy."""
+    """All but the last two dimensions merged into one; None if that needs a copy."""
     if x.dim() == 3:
         return x
     shape = (prod(x.shape[:-2]), *x.shape[-2:])
@@ -174,7 +174,7 @@ class Asked:
     """What a call computes.
 
     `tensors` are those that the operator reads, in its order, as views of the call's own memory in the operator's
-    shapes. `places` says which arguments of the call they are.
+    shapes. `places` are their indices among the arguments of the call.
     """
 
     operator: Operator
@@ -182,7 +182,7 @@ class Asked:
     places: tuple[int, ...]
     shape: tuple[int, ...]  # of the result
     dtype: Any
-    strides: tuple[int, ...] | None = None  # of the result, where it is not contiguous
+    strides: tuple[int, ...] | None = None  # of the result, if it is not contiguous
 
 
 def asked(
@@ -193,7 +193,7 @@ def asked(
     dtype: Any,
     strides: tuple[int, ...] | None = None,
 ) -> Asked | None:
-    """Sizes that are not numbers, as compilers have them for shapes that may change, are no operator's."""
+    """What a call computes; None for symbolic sizes, which compilers use for dynamic shapes."""
     sizes = (*shape, *(size for tensor in tensors for size in tensor.shape))
     if not all(type(size) is int for size in sizes) or 0 in sizes:
         return None
@@ -208,7 +208,7 @@ def format_of(tensor: Any) -> str:
 
 
 def rows_of(x: Any) -> Any:
-    """All but the last dimension as one; None where that needs a copy."""
+    """All but the last dimension merged into one; None if that needs a copy."""
     if x.dim() < 1:
         return None
     if x.dim() == 2:

@@ -1,9 +1,9 @@
-"""Races a kernel against torch at the call: timed alternately, on the call's own tensors and torch's threads. And
-what a look at a call takes that is not worth a race.
+"""Races a kernel against torch at the call: timed alternately, on the call's own tensors and torch's threads. Also
+weighs the cost of inspecting calls that are not worth a race.
 
 torch's compiler has C++ functions for its own guards: they distinguish calls, and allocate results, in a third of the
-time. In Python the same takes reading ten properties, which costs more than a small product. These functions are not
-public: where a version of torch lacks them, everything is done in Python.
+time. In Python this requires reading ten properties, which costs more than a small product. These functions are not
+public: if a version of torch lacks them, everything is done in Python.
 """
 
 from __future__ import annotations
@@ -24,53 +24,52 @@ from deepgen.run.measure.race import paired_ratio
 
 _ROUNDS = 15
 _LEAST = 3
-_SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
-_GAIN = 0.98  # of torch's time: a median that is less than this is more than noise
-_CLOSE = 1.1  # of torch's time on a GPU: a kernel that takes no more may gain by what its calls take the CPU
-_FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like BERT's has 1 to 2
-_CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
+_SECONDS = 0.3  # of a race; further rounds are skipped if they exceed this
+_GAIN = 0.98  # of torch's time: a smaller median is a gain beyond noise
+_CLOSE = 1.1  # of torch's time on a GPU: below this, a kernel may still gain through cheaper calls on the CPU
+_FOLLOWING = 3  # torch operators after each call of a kernel: a layer like BERT's has 1 to 2
+_CALLS = 20  # calls enqueued in a row: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
-_GRAIN = 1 << 15  # elements that torch gives each thread at least
-_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
-# Subclasses have their own meaning of every call.
+_GRAIN = 1 << 15  # minimum number of elements that torch gives each thread
+_MOVED = 64 << 20  # bytes: larger tensors are not copied for a race
+# Subclasses may define any call differently.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-# Modes of the user's own that see every call of torch's functions: how many there are, and each of them.
+# User-defined modes that intercept every call of torch's functions: how many there are, and each of them.
 modes: Callable[[], int] = torch._C._len_torch_function_stack
 _mode: Callable[[int], Any] = torch._C._get_function_stack_at
-_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # of those that see operators
-# Whether torch.func's transforms are at work: vmap, grad, ...
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the same for modes that intercept operators
+# Whether torch.func's transforms are active: vmap, grad, ...
 _transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 Check = Callable[..., bool]
-SECONDS = 1e-6  # of a look at a call that stays torch's: half of it in a loop, up to three times in a model
-LOOKS = 256  # until it is seen what they earned
-_MOST_SAVED = 4  # times as much may be left over from better times
-View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, from the tensor's first element on
+SECONDS = 1e-6  # to inspect a call that is left to torch: half of it in a loop, up to three times in a model
+LOOKS = 256  # inspections between two checks of what they gained
+_MOST_SAVED = 4  # maximum surplus carried over, relative to the cost
+View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, starting at the tensor's first element
 Views: TypeAlias = "tuple[View | None, View | None]"  # of a product's matrices; None: the tensor itself
 
 
 @dataclass(frozen=True)
 class TorchRace:
-    """The seconds of a kernel and of torch, medians of rounds, and whether the kernel is faster."""
+    """The seconds of a kernel and of torch, as medians of rounds, and whether the kernel is faster."""
 
     mine: float
     other: float
     won: bool
-    # On a GPU, what the CPU takes for a call, ours and torch's: that is what counts where the GPU waits for it.
+    # On a GPU, the CPU times of a call, ours and torch's: they matter if the GPU waits for the CPU.
     calling: tuple[float, float] | None = None
 
     @property
     def called(self) -> bool:
-        """Whether the kernel is to serve calls. Graphs of a GPU's, whose replays call nothing, it serves if it won."""
+        """Whether the kernel should serve calls. It serves CUDA graphs, whose replays make no calls, if it won."""
         return not self._slow_to_call if self.won else self._quick_to_call
 
     @property
     def _slow_to_call(self) -> bool:
-        """Whether a program that the CPU limits would be slower by a kernel that won. Where the kernel runs
-        longer than its call takes the CPU, that is ahead of the GPU; then only what is lost beyond the GPU's gain
-        counts.
+        """Whether a kernel that won would slow down a program limited by the CPU. If the kernel runs longer than its
+        call takes on the CPU, the CPU is ahead of the GPU; then only a loss beyond the GPU's gain counts.
         """
         if self.calling is None:
             return False
@@ -80,8 +79,9 @@ class TorchRace:
 
     @property
     def _quick_to_call(self) -> bool:
-        """Whether the GPU waits for torch's calls so long that a kernel that did not win gains by its own, which take
-        the CPU less. Elsewhere in a program the GPU may limit it: there, less than half as much must be lost.
+        """Whether the GPU waits so long for torch's calls that a kernel that did not win gains through cheaper calls on
+        the CPU. Other parts of the program may be limited by the GPU: there the loss must be less than half of the
+        gain.
         """
         if self.calling is None:
             return False
@@ -97,9 +97,9 @@ class TorchRace:
 
 
 def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> TorchRace:
-    """Both are timed alternately. What is faster by little must be so in nearly all rounds.
+    """Both are timed alternately. A small gain must show in nearly all rounds.
 
-    On a GPU a call's work and what the CPU does for it overlap. Either may limit a program, so both are timed.
+    On a GPU, its work and the CPU's work for a call overlap. Either may limit a program, so both are timed.
     """
     with torch.no_grad():
         ours(), theirs()
@@ -112,9 +112,9 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Tor
 
 
 def calling(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
-    """The CPU's seconds for a call that a GPU is to carry out.
+    """CPU seconds of a call that runs on a GPU.
 
-    The least of each: other programs, such as a compiler's own processes, only add to what a call takes.
+    The minimum of each: other programs, such as a compiler's own processes, only increase the time.
     """
     mine, other = _alternated(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
     return min(mine), min(other)
@@ -138,10 +138,10 @@ def _alternated(
 
 
 def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> TorchRace:
-    """The same on a CPU whose cores a kernel's own threads share with torch's.
+    """Like `race`, on a CPU whose cores are shared by the kernel's own threads and torch's.
 
-    Each is timed with what torch does next, as in a model: it may have to wait for its threads. That counts by how much
-    longer it takes than after the other.
+    Each is timed together with the torch operators that follow, as in a model: they may have to wait for their threads.
+    The extra time of these operators, compared with the other case, is added.
     """
     operator = work()
 
@@ -153,7 +153,7 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> TorchR
         ends = time.perf_counter() + _SECONDS
         while len(times[ours]) < _ROUNDS and (not times[ours] or time.perf_counter() < ends):
             for run, samples in times.items():
-                timed(run)  # threads still wait as they did after the other
+                timed(run)  # threads may still be waiting as after the other
                 samples += [timed(run) for _ in range(_LEAST)]
     (mine, after_mine), (other, after_other) = (map(median, zip(*samples, strict=True)) for samples in times.values())
     sooner = min(after_mine, after_other)
@@ -168,10 +168,10 @@ def _on_cpu(run: Callable[[], Any]) -> float:
 
 
 def _enqueued(run: Callable[[], Any], wait: Callable[[], object]) -> float:
-    """Seconds of the CPU's for a call, into a queue that is empty at first and not waited for.
+    """CPU seconds of a call, into a queue that is empty at first and not waited for.
 
-    The last result is kept until the next is there, so that results lie at other addresses from call to call as in a
-    model: what a kernel knows about addresses is made again.
+    The last result is kept until the next exists, so that results have different addresses from call to call as in a
+    model, and what a kernel caches about addresses is recomputed.
     """
     wait()
     kept = None
@@ -185,7 +185,7 @@ def _enqueued(run: Callable[[], Any], wait: Callable[[], object]) -> float:
 
 
 def _on_gpu(device: Any) -> Timer:
-    """Times by events. The cache is filled with something else first, which also hides how long a launch takes."""
+    """Times with events. The cache is filled with other data first, which also hides the launch latency."""
     other = torch.empty(_CACHE, dtype=torch.int8, device=device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -201,25 +201,27 @@ def _on_gpu(device: Any) -> Timer:
 
 
 def several() -> bool:
-    """Whether torch computes with several threads."""
+    """Whether torch uses several threads."""
     return bool(torch.get_num_threads() > 1)
 
 
 def lend(kernel: Loaded) -> bool:
-    """A kernel's work is done by torch's threads from now on. False: it has others, or torch's cannot be had."""
+    """Run a kernel's work on torch's threads from now on. False if it has its own threads, or torch's are not
+    accessible.
+    """
     parallel = torchs_threads()
     return parallel is not None and kernel.run_on(parallel)
 
 
 def work() -> Callable[[], object]:
-    """A short operator that torch computes with all its threads."""
+    """A short operator that torch runs on all its threads."""
     numbers = torch.zeros(_GRAIN * torch.get_num_threads())
     return lambda: numbers.add_(1.0)
 
 
 def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
-    element stands for several: they cannot be written.
+    """The same tensors at other addresses, as from layer to layer. Large ones are not copied, nor are views in which
+    elements overlap, since they cannot be written.
     """
 
     def moved(arg: Any) -> Any:
@@ -230,14 +232,14 @@ def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
+    """Tensors with memory in place of a compiler's fake tensors, to try kinds of calls on."""
 
     def real(arg: Any) -> Any:
         if not isinstance(arg, torch.Tensor):
             return arg
         if type(arg) in PLAIN:
             return arg.detach()
-        # A generator of its own: what the caller draws at random stays as it was.
+        # A separate generator, so that the caller's random state is unchanged.
         chance = torch.Generator(arg.device).manual_seed(0)
         return _empty_like(arg).copy_(torch.randn(arg.shape, generator=chance, device=arg.device))
 
@@ -249,11 +251,12 @@ def _empty_like(tensor: Any) -> Any:
 
 
 def check_of(tensors: Sequence[Any]) -> Check | None:
-    """Whether other tensors are like these: classes, formats, devices, sizes, strides and `requires_grad`, and what
-    changes the meaning of calls: autocast, inference mode, vmap and dispatch modes. Not whether gradients are enabled.
+    """A check whether other tensors are like these: classes, formats, devices, sizes, strides and `requires_grad`, and
+    what changes the meaning of calls: autocast, inference mode, vmap and dispatch modes. It ignores whether gradients
+    are enabled.
     """
     guards = getattr(_guards, "TensorGuards", None)
-    if guards is None or len({id(tensor) for tensor in tensors}) < len(tensors):  # one that is given twice is refused
+    if guards is None or len({id(tensor) for tensor in tensors}) < len(tensors):  # duplicates are rejected
         return None
     check: Check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
@@ -266,27 +269,29 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def watched() -> bool:
-    """Whether calls must reach torch's own functions: they are transformed, tangents go along, or modes see them."""
+    """Whether calls must reach torch's own functions, because of transforms, forward-mode gradients, or modes."""
     if forward_ad._current_level >= 0 or _transformed() or _dispatch_modes():
         return True
     return any(type(_mode(place)) is not DeviceContext for place in range(modes()))
 
 
 class Looks:
-    """Counts looks at calls that stay torch's. `take` counts one; it raises IndexError where `settle` is due.
+    """Counts inspections of calls that are left to torch. `take` counts one; it raises IndexError when `settle` is due.
 
-    An item is taken from a list: nothing that Python has counts more quickly.
+    An item is popped from a list: Python has no faster way to count.
     """
 
     def __init__(self, earned: Callable[[], float], give_up: Callable[[], None]) -> None:
-        """`earned`: the seconds that kernels saved so far. `give_up`: stop looking, as torch's calls cost more."""
+        """`earned`: the seconds saved by kernels so far. `give_up`: stops inspecting, since it costs more than it
+        saves.
+        """
         self._earned, self._give_up = earned, give_up
         self._settled = self._saved = 0.0
         self._left: list[None] = [None] * LOOKS
         self.take = self._left.pop
 
     def settle(self) -> None:
-        """Go on if kernels earned what the looks took, and otherwise give up."""
+        """Continue if kernels saved more than the inspections cost, otherwise give up."""
         earned = self._earned()
         self._saved += earned - self._settled if earned > self._settled else 0.0
         self._settled = earned
@@ -298,7 +303,7 @@ class Looks:
 
 
 def viewed(a: Any, b: Any, views: Views) -> tuple[Any, Any]:
-    """The views after all, for what looks at more than addresses."""
+    """The actual views, for functions that look at more than addresses."""
     in_a, in_b = views
     return (
         a if in_a is None else a.as_strided(*in_a, a.storage_offset()),

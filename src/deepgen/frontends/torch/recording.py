@@ -19,7 +19,7 @@ from deepgen.tuning.work import RecordedPart, RecordedWork, ordered
 from deepgen.vocabulary import DeepgenError
 
 _TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
-_AHEAD = 200_000_000  # cycles that a GPU waits now and then, so that its work never waits for the host
+_AHEAD = 200_000_000  # cycles for which a GPU occasionally waits, so that its work never waits for the host
 _AHEAD_SECONDS = _AHEAD / 3e9  # at the highest clock of any GPU so far
 _EMPTY = 9  # pairs of events with nothing between them
 
@@ -40,7 +40,7 @@ class Recording:
         self._work = work
 
     def save(self, path: str | Path) -> None:
-        """The file that `deepgen tune` takes."""
+        """Write the file that `deepgen tune` takes."""
         self.work.save(path)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ def record() -> Iterator[Recording]:
 
 
 class _Whole(TorchFunctionMode):  # type: ignore[misc]
-    """Functions that torch takes apart before it dispatches them: their parts are counted as one operator."""
+    """Handles functions that torch decomposes before dispatch: their parts are counted as one operator."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class _Whole(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Every operator that torch dispatches, with its time."""
+    """Records every operator that torch dispatches, with its time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ran: list[tuple[Operator | str, int, Any]] = []  # with how many calls and the time
+        self._ran: list[tuple[Operator | str, int, Any]] = []  # with the number of calls and the time
         self._device = "cpu"
-        self.within: Operator | None = None  # which these are parts of
+        self.within: Operator | None = None  # the operator that these are parts of
         self._parts = 0
         self._empty: list[tuple[Any, Any]] = []
         self._waited = -_AHEAD_SECONDS  # when the GPU was told to wait
@@ -109,14 +109,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def begin(self, whole: Operator | None) -> None:
-        """What runs from now on is a part of this operator; None: of none."""
+        """What runs from now on is a part of this operator; None: of no operator."""
         self.within, self._parts = whole, 0
 
     def work(self) -> RecordedWork:
         totals: dict[Operator | str, tuple[int, float]] = {}
         if self._device != "cpu":
             torch.cuda.synchronize()
-        # Events take time themselves: views, for which a GPU does nothing, would count as much as small kernels.
+        # Events take time themselves: otherwise views, which do nothing on a GPU, would count as much as small kernels.
         nothing = median(_apart(*pair) for pair in self._empty) if self._empty else 0.0
         for what, calls, took in self._ran:
             seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
@@ -125,8 +125,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return ordered(self._device, [RecordedPart(what, *row) for what, row in totals.items()])
 
     def _keep_ahead(self) -> None:
-        """Let the host get ahead of the GPU: by half of each wait at least. What the GPU has to wait for would be timed
-        by the host's time."""
+        """Let the host get ahead of the GPU, by at least half of each wait. Otherwise the GPU would wait for the host,
+        and the times would be the host's.
+        """
         now = time.perf_counter()
         if now - self._waited >= 0.5 * _AHEAD_SECONDS:
             torch.cuda._sleep(_AHEAD)

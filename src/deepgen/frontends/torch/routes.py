@@ -1,4 +1,4 @@
-"""Routes torch calls to kernels: decided by times when a kind of call is first seen.
+"""Routes torch calls to kernels; timings decide when a kind of call is first seen.
 
 A kind is what a kernel depends on: the shapes, strides, dtypes and devices of a call's tensors.
 """
@@ -43,16 +43,16 @@ from deepgen.run.call.native import renewed_lock
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError
 
-TORCH = ("torch", "torch-gpu")  # its names as a baseline
-KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
-LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
-_UNKNOWN = 1.0  # seconds, in place of a gain that is not known
-_MOST = 1000  # threads and streams that a route is ready for at a time
+TORCH = ("torch", "torch-gpu")  # torch's names as a baseline
+KINDS_DECIDED = 500  # maximum kinds of calls: if shapes never repeat, deciding would cost more than kernels gain
+LAUNCH = 2e-6  # seconds that an extra launch costs when launches follow each other closely
+_UNKNOWN = 1.0  # seconds, in place of an unknown gain
+_MOST = 1000  # threads and streams with a cached binding per route
 
 
 @dataclass
 class Calls:
-    """How many calls of one kind a kernel served, and how many it gave back to torch. Replays of graphs do not show."""
+    """How many calls of one kind a kernel served, and how many it handed back to torch. Replays are not counted."""
 
     in_python: int = 0  # served
     refused: int = 0
@@ -65,7 +65,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Met:
-    """A kind of call that was met, for people: what it computes, who serves it, why, and how often it did."""
+    """A kind of call that was seen, for display: what it computes, what serves it, why, and how often."""
 
     operator: Operator
     ours: bool
@@ -75,7 +75,7 @@ class Met:
 
 @dataclass(frozen=True)
 class Won:
-    """A kernel that is faster than torch, by so many seconds a call.
+    """A kernel that is faster than torch, by `gain` seconds per call.
 
     `raced`: how both were timed, unless the library's times decided.
     """
@@ -88,10 +88,10 @@ class Won:
 
 
 class Route:
-    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's.
+    """A kernel for one kind of call. `gain`: the seconds per call saved compared with torch.
 
-    `called`: it serves calls. Where these take the CPU longer than torch's, it serves only graphs of the GPU's,
-    whose replays call nothing, and compiled code where its shorter way to call it pays. `captured`: it serves graphs.
+    `called`: it serves calls. If its calls take more CPU time than torch's, it serves only CUDA graphs, whose replays
+    make no calls, and compiled code if its faster way of calling pays off. `captured`: it serves graphs.
     """
 
     __slots__ = (
@@ -113,12 +113,12 @@ class Route:
         self._for_graphs: Fire | None = None
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
-        """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
+        """The result of a call, in `out` if given; None if a tensor does not satisfy the kernel's requirements."""
         stream = _stream(self._device) if self.on_gpu else 0
         fire = self._fires.get(self._place(stream))
         try:
             result = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
-        except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
+        except (RuntimeError, BadInput):  # a tensor without its own memory, such as those of vmap, or a slice
             result = None
         if result is None:
             self.calls.refused += 1
@@ -127,7 +127,7 @@ class Route:
         return result
 
     def ready(self, args: tuple[Any, ...] | None = None) -> Fire | None:
-        """What carries out calls on this thread. With `args`, a call with these is made first where there was none."""
+        """The function that runs calls on this thread. With `args`, a first call with these is made if needed."""
         stream = _stream(self._device) if self.on_gpu else 0
         if args is not None and self._place(stream) not in self._fires:
             with suppress(RuntimeError, BadInput):
@@ -136,28 +136,28 @@ class Route:
 
     @property
     def saves(self) -> float:
-        """The seconds that a call takes less, at most: on the GPU, or of the CPU time. Where the gain is not
-        known, nothing costs more.
+        """Upper limit of the seconds saved per call, on the GPU or on the CPU. An unknown gain counts as larger than
+        any cost.
         """
         calling = self.raced.calling if self.raced is not None else None
         return max(0.0, min(self.gain, _UNKNOWN), 0.0 if calling is None else calling[1] - calling[0])
 
     @property
     def idle(self) -> bool:
-        """Whether torch is to serve just now: calls, or graphs where one is captured."""
+        """Whether torch should serve the current call, or the graph that is being captured."""
         return not (self.captured if self.on_gpu and capturing_now() else self.called)
 
     def quick(self, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
-        """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie.
+        """Like `run`, for tensors like those of an earlier call: only their addresses are checked.
 
         It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
-        `views`: what the first two tensors are views of is given in their places.
+        `views`: in place of the first two tensors, the tensors that they are views of are passed.
         """
         device, on_gpu, fires, align, make = self._device, self.on_gpu, self._fires, self.align, self.make
         by_stream, fits, calls = self._by_stream, self._fits, self.calls
 
         def run(a: Any, b: Any = None, c: Any = None, out: Any = None) -> Any:
-            """Without loops: what is done here takes about as long as a launch."""
+            """Without loops: this code takes about as long as a launch."""
             stream = _stream(device) if on_gpu else 0
             fire = fires.get((get_ident(), stream) if by_stream else get_ident())
             if fire is None:
@@ -182,7 +182,7 @@ class Route:
                 return None
             try:
                 fire(at, stream)
-            except BadInput:  # `out` overlaps what is read
+            except BadInput:  # `out` overlaps an input
                 calls.refused += 1
                 return None
             calls.in_python += 1
@@ -191,7 +191,7 @@ class Route:
         return run
 
     def eager(self, quick: Callable[..., Any]) -> Callable[..., Any]:
-        """What serves calls one at a time, by `quick`; it gives None where torch is to serve them."""
+        """A function that serves single calls through `quick`; it returns None if torch should serve them."""
         if self.called and self.captured:
             return quick
         return lambda *args, **named: None if self.idle else quick(*args, **named)
@@ -208,7 +208,7 @@ class Route:
         return self.on_gpu and self._loaded.by_stream
 
     def _place(self, stream: int) -> Any:
-        """Where a binding is kept: threads have their own, as addresses are set in it, and streams where they must."""
+        """The key of a cached binding: the thread, since a binding stores addresses, and the stream where needed."""
         return (get_ident(), stream) if self._by_stream else get_ident()
 
     def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -234,9 +234,9 @@ class Route:
         )
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
-        """The first call on a thread and stream. No memory can be taken while a graph is captured, and each capture has
-        a stream of its own: a kernel that needs memory keeps some for captures. Graphs share it, so two of them must
-        not be replayed at the same time.
+        """The first call on a thread and stream. No memory can be allocated during the capture of a graph, and each
+        capture has its own stream, so a kernel that needs memory keeps some for captures. Graphs share it, so two of
+        them must not be replayed at the same time.
         """
         asked = self._read(*args)
         if asked is None or any(tensor.data_ptr() % self.align for tensor in asked.tensors):
@@ -261,7 +261,7 @@ class Route:
 Table: TypeAlias = "dict[Any, Route | None]"
 Run: TypeAlias = "Callable[..., Any]"
 Door: TypeAlias = "Callable[[Route], Run]"
-# Takes as long as a call by a function of ours, which finds the route first.
+# Costs as much as a call through our function, which looks up the route first.
 _STRAIGHT: Door = lambda route: lambda *args: route.run(args)  # noqa: E731
 
 
@@ -276,22 +276,22 @@ class Router:
         self._lock = renewed_lock()
         self._decider: int | None = None
         self.met: list[Met] = []
-        self.has_kernels = False  # whether a call was met that the library has a kernel for
-        # A function, such that torch's own kernels serve all that it calls.
+        self.has_kernels = False  # whether a call was seen for which the library has a kernel
+        # Wraps a function so that torch's own kernels serve all its calls.
         self.alone: Callable[[Run], Run] = lambda function: function
 
     @property
     def deciding(self) -> bool:
-        """Whether this thread is deciding on a call just now: torch's own functions call each other."""
+        """Whether this thread is deciding on a call right now: torch's own functions call each other."""
         return self._decider == get_ident()
 
     def route(
         self, kind: str, args: tuple[Any, ...], torchs: Run, door: Door | None = None, read: Reads | None = None
     ) -> Route | None:
-        """The kernel for calls like this one; None: torch is to serve them.
+        """The kernel for calls like this one; None: torch should serve them.
 
-        `torchs` is torch's own function. `door` gives what calls by a route run, where that is more
-        than its kernel. `read`: which operator a call is, of kinds that `calls` does not name.
+        `torchs` is torch's own function. `door` returns what is run for calls by a route, if that is more than its
+        kernel. `read` determines the operator of a call, for kinds not in `calls`.
         """
         read = read or KINDS[kind]
         asked = read(*args)
@@ -319,13 +319,13 @@ class Router:
             return self._routes[whole]
 
     def add(self, route: Route, why: str) -> None:
-        """More about a kind of call that was met, for people."""
+        """Add to the explanation of a kind of call that was seen."""
         for place, met in enumerate(self.met):
             if met.calls is route.calls and why not in met.why:
                 self.met[place] = replace(met, why=f"{met.why}; {why}")
 
     def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Run, door: Door) -> Won | str:
-        """The kernel, or why torch serves."""
+        """The kernel, or the reason why torch serves."""
         device = asked.tensors[0].device
         target = self._target(device)
         if target is None or any(tensor.device != device for tensor in asked.tensors):
@@ -346,13 +346,13 @@ class Router:
                 return choice.reason
             library = Won(kernel, gain, "according to the library's times")
             if gain < 0.0 and (capturing(device) or not self._race):
-                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
+                return choice.reason  # for a library, ours is as fast within the noise; here nothing may be slower
             lent = device.type == "cpu" and lend(kernel)
             if capturing(device):
                 return library
             with _disable_current_modes():
                 real = made_real(args)
-                route = Route(asked, read, replace(library, calls=Calls()), args)  # trials are not counted
+                route = Route(asked, read, replace(library, calls=Calls()), args)  # trial calls are not counted
                 if route.run(real) is None:
                     return "the kernel needs dense or better aligned tensors"
                 if not self._race:
@@ -367,7 +367,7 @@ class Router:
         return Won(kernel, gain, str(raced), raced) if raced.won or raced.called else str(raced)
 
     def _target(self, device: Any) -> Target | None:
-        """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
+        """The target whose kernels run on a device; kernels are loaded only on the first GPU."""
         name = str(device)
         if name not in self._targets:
             kind = {"cpu": "cpu", "cuda:0": "hip:native" if torch.version.hip else "cuda:native"}.get(name)
@@ -379,21 +379,21 @@ class Router:
 
 
 def _kept_by_torch(operator: Operator) -> tuple[str, ...]:
-    """The special numbers that a kernel must have been tried with."""
+    """The special values that a kernel must have been tested with."""
     return (NAN, INF) if "special" in operator.probes() else operator.float_probes()
 
 
 def _crowds(entry: Any, device: Any, lent: bool) -> bool:
-    """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
+    """Whether a library's kernel and torch both have several threads; assumed if the config does not say."""
     return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
 
 
 def capturing(device: Any) -> bool:
-    """Whether a graph of the GPU's is being captured."""
+    """Whether a CUDA graph is being captured."""
     return device.type == "cuda" and capturing_now()
 
 
-# Twenty times quicker than the public way. A torch without GPUs lacks it.
+# Twenty times faster than the public function. A torch without GPU support lacks it.
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 capturing_now: Callable[[], bool] = getattr(
     torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing

@@ -37,12 +37,12 @@ def _log1p(x: Element) -> Element:
 
 
 def _expm1(x: Element) -> Element:
-    """exp(x) - 1 would round small x away."""
+    """Accurate for small x, for which exp(x) - 1 would be rounded to 0."""
     return dg.where(x < 0.5, _below(dg.minimum(x, 1.0)), dg.exp(x) - 1.0)
 
 
 def _below(x: Element) -> Element:
-    """exp(x) - 1 of x that is not much above 0."""
+    """exp(x) - 1 for x that is at most slightly above 0."""
     return dg.tanh(x * 0.5) * 2.0 / (1.0 - dg.tanh(x * 0.5))
 
 
@@ -50,7 +50,7 @@ def _gelu(x: Lazy, approximate: str = "none") -> Lazy:
     return _unary(ACTIVATIONS["gelu" if approximate == "none" else "gelu_tanh"], x)
 
 
-# Without choices between costly values: threads would load their elements one by one.
+# Without selecting between expensive values: threads would load their elements one by one.
 
 
 def _elu(x: Lazy, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Lazy:
@@ -62,7 +62,7 @@ def _elu(x: Lazy, alpha: float = 1, scale: float = 1, input_scale: float = 1) ->
 
 
 def _softplus(x: Lazy, beta: float = 1, threshold: float = 20) -> Lazy:
-    """Above the threshold, from 20 on, what is added to x is less than a rounding."""
+    """Above the threshold, if it is at least 20, what is added to x is less than a rounding error."""
 
     def element(one: Element) -> Element:
         scaled = one * float(beta) if beta != 1 else one
@@ -86,7 +86,7 @@ def _unary(function: Callable[[Element], Element], x: Lazy, *_: Any) -> Lazy:
 
 
 def kept(function: Callable[[Element], Element], x: Lazy) -> Lazy:
-    """In the format of x, integers too."""
+    """Apply a function in the format of x, including integers."""
     return mapped(function, x.kind, x)
 
 
@@ -95,7 +95,7 @@ def _lazy(value: Any, kind: Any) -> Lazy:
 
 
 def _common(*values: Any) -> Any:
-    """The format that torch computes in, of tensors and numbers."""
+    """torch's result type for tensors and numbers."""
     stand_ins = [
         torch.empty((1,) * len(v.dims), dtype=v.kind, device="meta") if isinstance(v, Lazy) else v for v in values
     ]
@@ -160,7 +160,7 @@ def _xlogy(x: Any, y: Any) -> Lazy:
     return binary(lambda a, b: dg.where(a == 0, 0.0, a * dg.log(b)), x, y, to="float")
 
 
-# Reductions. Dimensions are numbers, lists of them, or none for all.
+# Reductions. Dimensions are given as a number, a list, or None for all.
 
 
 def _count(x: Lazy, over: Sequence[int]) -> int:
@@ -182,7 +182,7 @@ def _extreme(function: Any, x: Lazy, dim: Any = None, keepdim: bool = False) -> 
 
 
 def _place_of(function: Any, x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
-    """The first index at which the extreme lies."""
+    """The index of the first occurrence of the extreme."""
     if dim is None:
         return _place_of(function, viewed(x, (prod(x.shape),)), 0)
     along = dims_of(x, dim)[0]
@@ -219,7 +219,7 @@ def _any(x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
 
 
 def _moments(x: Lazy, over: Sequence[int]) -> tuple[Lazy, Lazy]:
-    """The mean, and the mean squared distance from it, along dimensions that are kept."""
+    """The mean, and the mean squared deviation, along dimensions that are kept."""
     mean = stored(_mean(x, [*over], True))
     away = binary(operator.sub, x, mean)
     return mean, _mean(kept(lambda one: one * one, away), [*over], True)
@@ -244,7 +244,7 @@ def _var_mean(x: Lazy, dim: Any = None, *, correction: Any = 1, keepdim: bool = 
 def _normalized(
     x: Lazy, over: Sequence[int], eps: float, weight: Lazy | None, bias: Lazy | None
 ) -> tuple[Lazy, Lazy, Lazy]:
-    """With weight and bias that are spread over x."""
+    """Normalisation with weight and bias that are broadcast to x."""
     mean, variance = _moments(x, over)
     scale = stored(kept(lambda one: dg.rsqrt(one + float(eps)), variance))
     out = binary(operator.mul, binary(operator.sub, x, mean), scale)
@@ -276,7 +276,7 @@ def _rms_norm(x: Lazy, shape: Sequence[int], weight: Lazy | None = None, eps: fl
 def _batch_norm(
     x: Lazy, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, _: float, eps: float
 ) -> tuple[Lazy, ...]:
-    """Running statistics, which the module keeps for itself, are not computed."""
+    """Batch norm without updating the running statistics that the module keeps."""
     rank = len(x.dims)
     weight, bias = per_channel(weight, rank), per_channel(bias, rank)
     if training:
@@ -304,7 +304,7 @@ def _softmax(x: Lazy, dim: int, *_: Any, safe: bool = False, log: bool = False, 
     total = _sum(powers, over, True)
     if log:
         return binary(operator.sub, away, stored(kept(dg.log, total)))
-    # The total is between 1 and the number of elements: its inverse is as exact, and there is one division for all.
+    # The total is between 1 and the number of elements: its inverse is as accurate, and saves divisions.
     share = binary(operator.mul, powers, kept(lambda one: 1 / one, total))
     if not safe:
         return share
@@ -325,7 +325,7 @@ _FUNCTIONS: Mapping[str, Callable[[Element], Element]] = {
     "reciprocal": lambda x: 1.0 / x,
     "floor": dg.floor,
 }
-# By torch's own names.
+# By torch's names.
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{name: partial(_unary, function) for name, function in _FUNCTIONS.items()},
     **{name: partial(binary, function) for name, function in _ARITHMETIC.items()},

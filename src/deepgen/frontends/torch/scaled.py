@@ -14,33 +14,36 @@ from deepgen.frontends.torch.race import PLAIN, modes, watched
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
 
 SCALED_MM = TORCHS["scaled_mm"]
-PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch
+PRODUCT = 10e-6  # maximum cost in seconds of multiplying two scales in eager code: a torch call and a launch
 
 _MOST_FACTORS, _MOST_OWN = 4096, 4096  # a model with 80 layers has 560 such products
 _BF16 = torch.bfloat16
 _is_grad_enabled = torch.is_grad_enabled
-# Whether a tensor is a result of a CUDA graph of the compiler's: replays write it, and that does not count as a change.
+# Whether a tensor is a result of a compiler's CUDA graph: replays write it without changing its version counter.
 _rewritten: Callable[[Any], bool] = getattr(torch._C, "_is_cached_tensor", lambda tensor: False)
 
 
 class Factors:
-    """Products of two scales, kept while both stay as they are: a launch for each would take as long as a kernel.
+    """Products of two scales, cached while both are unchanged: launching a product each time would take as long as a
+    kernel.
 
-    Scales that change show by torch's count of changes, or lie elsewhere, where their data was exchanged.
+    Changes are detected by torch's version counters, or by a new address if the data was exchanged.
     """
 
     def __init__(self) -> None:
         self._factors: dict[tuple[int, int], tuple[int, int, int, int, Any, object]] = {}
 
     def product(self, a: Any, b: Any, gain: float) -> Any:
-        """None where torch is to serve: scales are new, and may be so in every call, and a kernel gains too little."""
+        """The product; None if torch should serve: the scales are new, perhaps in every call, and a kernel gains too
+        little.
+        """
         kept = self._factors.get((id(a), id(b)))
         if kept is not None:
             count_a, count_b, at_a, at_b, factor, _ = kept
             if count_a == a._version and count_b == b._version and at_a == a.data_ptr() and at_b == b.data_ptr():
                 return self._keep(a, b, a * b) if factor is None else factor
         factor = a * b if gain > PRODUCT else None
-        # Inference tensors have no count.
+        # Inference tensors have no version counter.
         if not (a.is_inference() or b.is_inference() or _rewritten(a) or _rewritten(b)):
             self._keep(a, b, factor)
         return factor
@@ -48,7 +51,7 @@ class Factors:
     def _keep(self, a: Any, b: Any, factor: Any) -> Any:
         if len(self._factors) >= _MOST_FACTORS:
             self._factors.clear()
-        # With the tensors and their memory: numbers and addresses are not given to others meanwhile.
+        # The tensors and their memory are kept alive, so that ids and addresses are not reused.
         lasting = (a, b, a.detach(), b.detach())
         self._factors[id(a), id(b)] = (a._version, b._version, a.data_ptr(), b.data_ptr(), factor, lasting)
         return factor
@@ -57,8 +60,8 @@ class Factors:
 def scaled_mm_of(router: Router) -> Run:
     places: tuple[Places, Places] = ({}, {})
     factors = Factors()
-    # Calls that are torch's: by a scale, which is kept, how many elements the matrices have. Little else is asked: in a
-    # model each function that is called costs more than in a loop, as it is in no cache.
+    # Calls left to torch: by a scale, which is kept alive, the sizes of the matrices in elements. Little else is
+    # checked: in a model each function call costs more than in a loop, since caches are cold.
     torchs_own: dict[int, tuple[Any, set[tuple[int, int]]]] = {}
 
     def scaled_mm(
@@ -94,7 +97,7 @@ def scaled_mm_of(router: Router) -> Run:
         )  # fmt: skip
 
     def met(operands: tuple[Any, Any, Any, Any], fast: bool, place: int) -> Any:
-        """A call that is decided from Python. One like it is found at its place the next time."""
+        """Decide a call in Python. The next one like it is found in the cache of its site."""
         if any(type(tensor) not in PLAIN for tensor in operands) or watched() or router.deciding:
             return None
         route = _route(router, operands, fast, serving)
@@ -114,14 +117,15 @@ def scaled_mm_of(router: Router) -> Run:
 
 
 def by_scales(route: Route, quick: Run, factors: Factors, *, called: bool = True) -> Run:
-    """What serves calls by a route with a scale for each matrix; it gives None where torch is to serve them.
+    """A function that serves calls by a route with one scale for each matrix; it returns None if torch should serve
+    them.
 
-    `quick` is the route's. Without `called`, torch serves but while a graph is captured.
+    `quick` is the route's. Without `called`, torch serves except while a graph is captured.
     """
     on_gpu, gain = route.on_gpu, route.gain
 
     def run(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None) -> Any:
-        if on_gpu and capturing_now():  # replays must read scales as they are then
+        if on_gpu and capturing_now():  # replays must read the current scales
             return None if gain < LAUNCH else quick(a, b, scale_a * scale_b, out)
         factor = None if not called else factors.product(scale_a, scale_b, gain)
         return None if factor is None else quick(a, b, factor, out)

@@ -1,4 +1,4 @@
-"""A torch module as one operator: it is traced, and becomes a named operator or an expression."""
+"""A torch module as one operator: it is traced, and converted to a named operator or an expression."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepgen.vocabulary.dtypes import our_name
 
 _ATEN = torch.ops.aten
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {**lazy.OPERATIONS, **rows.OPERATIONS, **windows.OPERATIONS}
-# What the translator knows, it knows better as a whole.
+# Operations that are not decomposed, because the translator handles them better as a whole.
 _WHOLE = ("xlogy", "_safe_softmax", "native_group_norm", "native_layer_norm", "gelu", "elu", "softplus", "var",
           "var_mean", "_softmax", "_log_softmax", "addmm", "native_batch_norm", "_native_batch_norm_legit",
           "linalg_vector_norm", "avg_pool2d", "avg_pool3d", "cumprod", "flip")  # fmt: skip
@@ -41,11 +41,11 @@ _VIEWS = [getattr(_ATEN, name) for name in ("view", "_unsafe_view", "permute", "
 
 @dataclass(frozen=True)
 class Traced:
-    """What a module computes of inputs like those that it was traced with.
+    """What a module computes for inputs like those it was traced with.
 
-    The operator reads what `arguments` gives of a call's inputs and of the module's own parameters, and `result` is
-    the module's result of the operator's. Running statistics that a module keeps for itself are not computed, and
-    numbers that are not tensors are part of the operator.
+    The operator reads what `arguments` returns for a call's inputs and the module's own parameters, and `result`
+    converts the operator's result to the module's. Running statistics of a module are not computed, and numbers that
+    are not tensors are part of the operator.
     """
 
     operator: Operator
@@ -60,12 +60,12 @@ class Traced:
         return self._read([*self._state(), *(one.detach() for one in inputs if isinstance(one, torch.Tensor))])
 
     def result(self, out: Any) -> Any:
-        """The operator's result as the module has it."""
+        """The operator's result in the module's form."""
         return out.view(self.shape) if self.strides is None else out.as_strided(self.shape, self.strides)
 
 
 def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
-    """The operator that a module, or a function of tensors, computes. Raises BadInput where there is none."""
+    """The operator that a module, or a function of tensors, computes. Raises BadInput if there is none."""
     state = _state_of(module)
     tensors = [*state().values(), *(one for one in inputs if isinstance(one, torch.Tensor))]
     graph = _graph(module, [*state()], tensors, inputs)
@@ -87,7 +87,9 @@ def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
 
 
 def _is_vector(operator: Operator) -> bool:
-    """Whether it multiplies each element once, as a matrix times a vector does: families of products are for more."""
+    """Whether each element is multiplied only once, as for a matrix times a vector: product families are for more
+    reuse.
+    """
     tensors = operator.tensors()
     return len(tensors) == 3 and operator.flops() <= 2 * max(prod(one.shape) for one in tensors)
 
@@ -103,7 +105,7 @@ def _detached(state: Callable[[], Mapping[str, Any]]) -> list[Any]:
 
 
 def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Sequence[Any]) -> GraphModule:
-    """Operations below autograd on tensors without memory. It has a placeholder for each of `tensors`."""
+    """Operations below autograd, traced on fake tensors. The graph has a placeholder for each of `tensors`."""
 
     def run(*flat: Any) -> Any:
         left = iter(flat[len(names) :])
@@ -113,7 +115,7 @@ def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Se
         return functional_call(module, dict(zip(names, flat, strict=False)), tuple(every))
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        # On the CPU, whatever device they are on: what is traced must not depend on it.
+        # On the CPU, whatever their device: the traced graph must not depend on it.
         empty = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype) for one in tensors]
         try:
             return make_fx(functionalize(run), decomposition_table=_parts())(*empty)
@@ -125,13 +127,13 @@ def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Se
 
 @cache
 def _parts() -> dict[Any, Callable[..., Any]]:
-    """How torch says operations by others that are fewer."""
+    """torch's decompositions of operations into a smaller set."""
     every = core_aten_decompositions()
     return {one: parts for one, parts in every.items() if one.overloadpacket.__name__ not in _WHOLE}
 
 
 def _output(graph: GraphModule) -> Node:
-    """The node of the only result."""
+    """The node of the single result."""
     result_of = next(node for node in graph.graph.nodes if node.op == "output").args[0]
     if not isinstance(result_of, Node):
         raise BadInput("a module with several results", allowed="one tensor")
@@ -139,7 +141,7 @@ def _output(graph: GraphModule) -> Node:
 
 
 def _computed(graph: GraphModule) -> list[Node]:
-    """The operations that the result depends on, in their order."""
+    """The operations that the result depends on, in order."""
     needed = {_output(graph)}
     for node in reversed(graph.graph.nodes):
         if node in needed:
@@ -152,7 +154,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _single(graph: GraphModule) -> Node | None:
-    """The one operation beside views, where it may be a named operator's."""
+    """The only operation apart from views, if it may be a named operator."""
     nodes = [node for node in _computed(graph) if not _is_view(node)]
     served = len(nodes) == 1 and nodes[0].target in calls.ATEN and nodes[0].target not in ON_ELEMENTS
     if not served or any(node.op == "get_attr" for node in graph.graph.nodes):
@@ -165,7 +167,7 @@ def _single(graph: GraphModule) -> Node | None:
 
 
 def _called(graph: GraphModule, node: Node, tensors: Sequence[Any]) -> Asked | None:
-    """What one operation asks for on these tensors, which only views come before."""
+    """The operator of one operation on these tensors; only views precede it."""
     values: dict[Node, Any] = dict(zip((n for n in graph.graph.nodes if n.op == "placeholder"), tensors, strict=True))
 
     def value(argument: Any) -> Any:
@@ -208,7 +210,7 @@ def _expressed(graph: GraphModule, tensors: Sequence[Any]) -> tuple[ExpressionOp
 
 
 def _alone(node: Node) -> bool:
-    """Whether nothing else sees it where an operation changes it in place."""
+    """Whether nothing else refers to it when an operation changes it in place."""
     return node.op == "call_function" and not _is_view(node) and not any(map(_is_view, node.users))
 
 
@@ -219,7 +221,7 @@ def _constant(value: Any) -> Lazy:
 
 
 def _order(value: Any) -> list[int]:
-    """Dimensions as they lie in memory, the outermost first."""
+    """Dimensions in memory order, the outermost first."""
     order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
     if not value.permute(order).is_contiguous():
         raise BadInput(f"a tensor of shape {tuple(value.shape)} with gaps", allowed="it must be dense in memory")
@@ -243,7 +245,7 @@ def _passed(places: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _tidy(whole: Expression) -> Expression:
-    """Without a last stage that only copies, and with names that do not depend on what was traced before."""
+    """The expression without a last stage that only copies, and with names that do not depend on earlier traces."""
     *before, last = whole.stages
     if before and isinstance(last.value, Read) and last.reduce is None and last.value.tensor == before[-1].name:
         source, indices = before[-1], [index.plain for index in last.value.indices]

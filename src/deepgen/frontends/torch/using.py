@@ -1,4 +1,4 @@
-"""`with deepgen.torch.use(library):` torch's functions, by kernels of a library where these are faster."""
+"""`with deepgen.torch.use(library):` torch's functions, served by a library's kernels where these are faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deepgen.libraries import Library
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary import BadInput
 
-# Where each function stands that a model may call.
+# Every attribute through which a model may call each function.
 _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "linear": ((F, "linear"),),
     "mm": ((torch, "mm"), (torch.Tensor, "mm")),
@@ -46,27 +46,28 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "silu": ((F, "silu"),),
     "cat": ((torch, "cat"),),
 }
-# torch's own in the places of those on elements: operators of Python's take more than functions do.
+# torch's own attributes for elementwise operators: Python operators take other arguments than functions do.
 _TORCHS = {(owner, name): getattr(owner, name) for kind in ELEMENTS for owner, name in _PLACES[kind]}
-# What makes graphs of Python code. Older ones take real tensors or read the code: they must find torch's functions.
+# Functions that build graphs from Python code. The older ones use real tensors or read the code, so they need torch's
+# functions.
 _COMPILERS = ((torch, "compile"), (torch.export, "export"))
 _OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
 _SCRIPT = torch.jit.script
-# The compiler tells functions apart by their code objects: what it compiled with the kernels of one library is not for
-# another. Libraries have their own, which last, so that what is compiled with one stays so when that is used again.
-# Functions of torch's in C have none: there it is another object of the same function.
+# The compiler distinguishes functions by their code objects: what it compiled with one library's kernels must not be
+# used with another. Each library has its own persistent code objects, so that code compiled with it is found again
+# later. Torch functions implemented in C have none: for them, another object of the same function is used.
 _CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType | str], Any]] = WeakKeyDictionary()
-_COMPILED = ("linear", "mm", "bmm", "matmul", "addmm")  # what kernels serve in compiled code
+_COMPILED = ("linear", "mm", "bmm", "matmul", "addmm")  # functions that kernels serve in compiled code
 _GIVEN_UP = "patches of Tensor methods are removed: inspecting every call cost more than it saved"
-_entered: list[Any] = []  # what is in use, one at most
+_entered: list[Any] = []  # the library in use, at most one
 _GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
 
 
 class Use:
-    """A library in use, in the whole process, until it is left."""
+    """A library in use by the whole process until it is left."""
 
     def __init__(self, library: Library, *, race: bool = True, warns: bool = True) -> None:
-        """`warns`: where nothing was called that the library has a kernel for, once it is left."""
+        """`warns`: on exit, if no call was made for which the library has a kernel."""
         if not callable(getattr(library, "choose", None)):
             raise BadInput(f"{library!r} is not a library", allowed="pass the result of deepgen.library(path)")
         self._router, self._library, self._warns = Router(library, race=race), library, warns
@@ -80,7 +81,7 @@ class Use:
         self._placed: list[tuple[Any, str, Any]] = [
             (*place, function) for kind, function in self._functions.items() for place in _PLACES[kind]
         ]
-        self._given_up: set[str] = set()  # kinds whose methods of tensors are torch's own again
+        self._given_up: set[str] = set()  # kinds whose Tensor methods are torch's own again
         self._elements = {}
         for kind, (sizes, small) in _sizes(library).items():
             ours = Elements(self._router, kind, sizes, small, partial(self._give_up, kind))
@@ -98,14 +99,14 @@ class Use:
                 )
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
-        self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
+        self._before: list[tuple[Any, str, Any]] = []  # what our functions replaced
         self._captures = False
         self._unknown = [*{function for owner, _, function in self._placed if owner is not _GRAPH}]  # to the compiler
-        self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
+        self._leave: Callable[[], None] | None = None  # detaches from the compiler, once it is imported
 
     @property
     def met(self) -> tuple[Met, ...]:
-        """What was called, whether a kernel of the library is used for it, and why."""
+        """The calls seen so far, whether a kernel of the library serves them, and why."""
         return tuple(
             replace(met, why=f"{met.why}; {_GIVEN_UP}") if met.ours and self._is_given_up(met.operator) else met
             for met in self._router.met
@@ -113,7 +114,7 @@ class Use:
 
     @property
     def unused(self) -> str:
-        """What to say where nothing was called that the library has a kernel for; empty elsewhere."""
+        """A message if no call was made for which the library has a kernel; otherwise empty."""
         names = dict.fromkeys(entry.operator.describe() for entry in getattr(self._library, "list", tuple)())
         if self._router.has_kernels or not names:
             return ""
@@ -138,7 +139,7 @@ class Use:
         return self
 
     def _put(self) -> None:
-        """Our functions in the places of torch's."""
+        """Replace torch's functions by ours."""
         for owner, name, function in self._placed:
             self._before.append((owner, name, vars(owner).get(name)))
             setattr(owner, name, function)
@@ -153,9 +154,9 @@ class Use:
         self._before.clear()
 
     def _give_up(self, kind: str) -> None:
-        """Torch's own methods of tensors again for one kind of operators on elements, but while graphs are captured.
+        """Restore torch's own Tensor methods for one kind of elementwise operator, except during graph capture.
 
-        Functions stay, as the compiler tells by them what it compiled with a library.
+        Functions stay replaced, since the compiler uses them to recognise what it compiled with a library.
         """
         self._given_up.add(kind)
         self._without_given_up()
@@ -170,7 +171,7 @@ class Use:
         return isinstance(operator, ExpressionOperator) and operator.definition.name in self._given_up
 
     def _captured(self, *, begin: bool) -> None:
-        """A CUDA graph is captured from now on, or is so no longer."""
+        """Called when the capture of a CUDA graph begins or ends."""
         self._captures = begin
         for ours in self._elements.values():
             ours.captures(begin=begin)
@@ -180,10 +181,10 @@ class Use:
         self._without_given_up()
 
     def _told_of(self, name: str) -> Callable[..., Any]:
-        """A method of torch's graphs; kernels for operators on elements are told of captures by it.
+        """Wraps a method of torch's graphs, to notify the elementwise operators of captures.
 
-        `torch.cuda.graph`, `make_graphed_callables` and the compiler all call it. To ask in each small call whether its
-        stream is captured would be one more function of torch's there. Where others capture, torch serves such calls.
+        `torch.cuda.graph`, `make_graphed_callables` and the compiler all call it. Checking in each small call whether
+        its stream is being captured would add a torch call there. If something else captures, torch serves such calls.
         """
         torchs, begin = getattr(_GRAPH, name), name == "capture_begin"
 
@@ -199,13 +200,13 @@ class Use:
 
     def _with_compiler(self) -> None:
         inductor.load()
-        while self._unknown:  # traced with tensors that have no memory, they call torch's own
+        while self._unknown:  # traced with fake tensors, they call torch's own
             torch.compiler.allow_in_graph(self._unknown.pop())
         self._leave = inductor.enter(self._router)
 
     def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
-        """A function before which ours are put aside: the compiler is imported then, or an older one runs."""
-        # Where names of a class are looked up: in the caller, which is one frame further away.
+        """Wraps a function to run with torch's functions restored: to import the compiler, or to run an older one."""
+        # The frame in which names of a class are looked up: the caller, which is one frame further away.
         further = {"_frames_up": 1} if function is _SCRIPT else {}
 
         @wraps(function)
@@ -227,7 +228,7 @@ class Use:
     ) -> None:
         self.close()
         if self._warns and kind is None and (unused := self.unused):
-            self._warns = False  # from now on
+            self._warns = False  # only once
             warnings.warn(unused, UserWarning, stacklevel=2)
 
     def close(self) -> None:
@@ -253,7 +254,7 @@ class Use:
 
 
 def _restore(owner: Any, name: str, before: Any) -> None:
-    """What stood in a place before ours; None: it was inherited."""
+    """Restore the attribute as it was before ours; None: it was inherited."""
     if before is not None:
         setattr(owner, name, before)
     elif name in vars(owner):
@@ -271,27 +272,27 @@ def use(library: Library, *, race: bool = True) -> Use:
 
 
 def patch(library: Library, *, race: bool = True) -> Use:
-    """The same from now on, until `close` is called on the returned object."""
+    """Like `use`, from now on, until `close` is called on the returned object."""
     return Use(library, race=race).__enter__()
 
 
 def _on_cpu(library: Library) -> bool:
-    """Whether no kernel of a library runs on a GPU that is here."""
+    """Whether none of a library's kernels can run on a GPU of this machine."""
     listed = getattr(library, "list", None)
     targets = [] if listed is None else [getattr(entry, "target", None) for entry in listed()]
     return not torch.cuda.is_available() or all(target is not None and target.runner == "cpu" for target in targets)
 
 
 def _kinds(library: Library) -> set[str]:
-    """The functions that some kernel of a library might serve. The others stay where they are, and cost nothing."""
+    """The functions that some kernel of a library might serve. Others are not replaced, and cost nothing."""
     listed = getattr(library, "list", None)
     return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
 
 
 def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
-    """The operators on elements that some kernel of a library might serve, with how many elements of a result.
+    """The elementwise operators that some kernel of a library might serve, with the result sizes in elements.
 
-    Apart, those sizes that only kernels on GPUs have, and that are small for a GPU.
+    Sizes that only GPU kernels have, and that are small for a GPU, are listed separately.
     """
     listed = getattr(library, "list", None)
     if listed is None:

@@ -31,7 +31,9 @@ _LARGE = 64  # elements of a window
 
 
 def _mm(a: Lazy, b: Lazy) -> Lazy:
-    """Matrices, or as many of both. What is computed for them is stored first: each element is read many times."""
+    """A product of matrices or of batches of them. Computed operands are stored first, since each element is read many
+    times.
+    """
     (a, left_factor), (b, right_factor) = (one.scaled or (one, 1.0) for one in (a, b))
     a, b = (one if one.plain else materialized(one) for one in (a, b))
     batch = tuple(aligned([_row(one) for one in (a, b)])) if len(a.dims) == 3 else ()
@@ -58,26 +60,26 @@ def _addmm(bias: Lazy, a: Lazy, b: Lazy, *, beta: float = 1, alpha: float = 1) -
 
 
 def _joint(x: Lazy, first: int) -> Lazy:
-    """With one index for each dimension from `first` on."""
+    """The tensor with a single index for each dimension from `first` on."""
     for dim in range(first, len(x.dims)):
         x = along_one(x, dim)
     return x
 
 
 def _axes(name: str, sizes: Sequence[int]) -> list[tuple[Any, ...]]:
-    """For each size an axis to reduce over, where there is more than one element."""
+    """One reduction axis for each size greater than one."""
     return [(reduce_axis(f"{name}{n}", size),) if size > 1 else () for n, size in enumerate(sizes)]
 
 
 def _guarded(x: Lazy, outer: Places, places: Sequence[Position], otherwise: float, hits: Sequence[Element]) -> Element:
-    """An element of images behind other dimensions, and outside them another value."""
+    """An element of images, indexed after other dimensions; outside of the image another value."""
     sizes = x.shape[len(outer) :]
     read = x.read((*outer, *((at,) if size > 1 else () for at, size in zip(places, sizes, strict=True))))
     return dg.where(reduce(operator.and_, hits), read, otherwise) if hits else read
 
 
 def _within(at: Position, low: int, high: int, size: int) -> list[Element]:
-    """That a place is inside, where it may be between low and high."""
+    """Conditions that an index is inside, if it may range from low to high."""
     return [at >= 0] * (low < 0) + [at < size] * (high >= size)
 
 
@@ -97,7 +99,7 @@ def _convolution(
     extra: Any,
     groups: int,
 ) -> Lazy:
-    """Of any number of dimensions, with groups, transposed or not."""
+    """A convolution in any number of dimensions, with groups, transposed or not."""
     images, channels, *space = x.shape
     steps, pads, aparts, more = (_each(one, len(space)) for one in (stride, padding, dilation, extra))
     kernel = weight.shape[2:]
@@ -120,13 +122,13 @@ def _convolution(
         for here, tap, size, (inner, k, step, pad, apart, _) in zip(at[3:], taps, sizes, every, strict=True):
             start, one = only(here), only(tap)
             if not transposed or step == 1:
-                # Transposed with stride 1 it is a convolution by the filter turned round.
+                # Transposed with stride 1 it is a convolution with the reversed filter.
                 around = (k - 1) * apart - pad if transposed else pad
                 place = start * step + one * apart - around
                 hits += _within(place, -around, (size - 1) * step + (k - 1) * apart - around, inner)
                 filters.append((tap and (k - 1 - one,)) if transposed else tap)
             else:
-                # Pixels lie `step` apart in the result: between them there is nothing.
+                # Pixels are `step` apart in the result, with nothing in between.
                 met = start - one * apart + pad
                 place = met // step
                 hits += [met % step == 0]
@@ -151,7 +153,7 @@ def _pooled(
     kernels, pads, aparts = (_each(one, rank) for one in (kernel, padding, dilation))
     steps = _each(stride, rank) if stride not in (None, [], ()) else kernels
     if rank > 1 and steps[0] >= kernels[0] > 1 and prod(kernels) >= _LARGE:
-        # Windows that share nothing: one dimension after the other reads neighbours together.
+        # Windows that do not overlap: one dimension after another reads adjacent elements together.
         one = [1] * (rank - 1)
         first = _pooled(
             function, x, [sizes[0], *space[1:]], [kernels[0], *one], [steps[0], *one],
@@ -176,7 +178,7 @@ def _pooled(
 
 
 def _windows(size: int, k: int, step: int, pad: int, apart: int, *, up: bool) -> int:
-    """How many windows there are; with `up` also one that begins inside and ends outside."""
+    """The number of windows; with `up` including one that starts inside and ends outside."""
     left = size + 2 * pad - apart * (k - 1) - 1
     many = (-(-left // step) if up else left // step) + 1
     return many - 1 if up and (many - 1) * step >= size + pad else many
@@ -213,7 +215,7 @@ def _avg_pool(
 
 
 def _gather(x: Lazy, dim: int, index: Lazy, sparse_grad: bool = False) -> Lazy:
-    """No index depends on data: what is looked up is the one element that counts in a sum over all."""
+    """Indices cannot depend on data, so a lookup is a sum over all elements in which only one is nonzero."""
     along = dims_of(x, dim)[0]
     if index.shape[along] != 1:
         raise BadInput(

@@ -25,14 +25,14 @@ from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, dtype
 from deepgen.vocabulary.dtypes import DTYPES
 
-CONFIG = "config"  # the knob of a list of configs: a place in it
-_JUDGED = ("f64", "f32", "f16", "bf16", "i8", "i32", "i64")  # by the worker of a GPU
+CONFIG = "config"  # knob for a list of configs: an index into it
+_JUDGED = ("f64", "f32", "f16", "bf16", "i8", "i32", "i64")  # formats that a GPU worker can verify
 _DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
     "float8_e5m2": "f8e5m2", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
 }  # fmt: skip
 _GRANULE = 16
-_MOST_BYTES = 8 << 30  # of tensors, which are copied through the host's memory
+_MOST_BYTES = 8 << 30  # maximum bytes of tensors, which are copied through the host's memory
 
 
 class Undescribable(DeepgenError):
@@ -41,7 +41,7 @@ class Undescribable(DeepgenError):
 
 @dataclass(frozen=True)
 class Called:
-    """A kernel's arguments by name, without what a config gives; how many blocks a config takes; heuristics' values."""
+    """A kernel's arguments by name, except those that a config sets; the grid of a config; and heuristics."""
 
     function: Any  # the @triton.jit function
     arguments: Mapping[str, Any]
@@ -49,13 +49,13 @@ class Called:
     heuristics: Sequence[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = ()
 
     def named(self) -> dict[str, Any]:
-        """What every config is given, by name."""
+        """The arguments that every config receives, by name."""
         parameters = inspect.signature(self.function.fn).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
         return {**defaults, **self.arguments}
 
     def at(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """All that a config's launch is given, by name."""
+        """All arguments of a config's launch, by name."""
         named = {**self.named(), **config}
         for values in self.heuristics:
             named |= {name: value(named) for name, value in values.items()}
@@ -67,14 +67,14 @@ class Called:
 
 
 class CalledFamily(TritonFamily):
-    """Kernels of one call: those of a list of configs, or of a space."""
+    """Kernels of one call, from a list of configs or from a space."""
 
     def __init__(self, described: Description, called: Called, rows: Sequence[Mapping[str, Any]] | None) -> None:
         super().__init__(described)
         self._call, self._rows = called, rows
 
     def config(self, chosen: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The config that a point of the space stands for."""
+        """The config for a point of the space."""
         return chosen if self._rows is None else self._rows[chosen[CONFIG]]
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
@@ -97,7 +97,7 @@ def operator_of(
     knobs: Mapping[str, Sequence[Any]] | None = None,
     requires: Sequence[str] = (),
 ) -> KernelOperator:
-    """What a call computes, with the kernels that compute it. Raises Undescribable where only Triton can make it."""
+    """What a call computes, with the kernels that compute it. Raises Undescribable if only Triton can make the call."""
     described = _described(called, {CONFIG: range(len(rows))} if rows is not None else knobs or {}, requires)
     try:
         complete = keyed(replace(described, sources=read(called.function)))
@@ -111,7 +111,9 @@ def operator_of(
 
 
 def _tolerance(self: KernelOperator, output: str, probe: str = "normal") -> Tolerance:
-    """Configs add up in different orders, and nobody says how much: as for sums of a million terms in f32."""
+    """Configs accumulate in different orders, and the number of terms is unknown: as for sums of a million terms in
+    f32.
+    """
     of = dtype(self.signature().dtype_of(self.signature()[output]))
     if of.integer:
         return Tolerance(0.0, 0.0)
@@ -132,7 +134,7 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
             raise Undescribable(f"{function.fn.__name__} is called without {name}")
         value = named[name]
         if value is None:
-            constants.append(name)  # as Triton does with an optional pointer that is left out
+            constants.append(name)  # as Triton does for an optional pointer that is omitted
         elif hasattr(value, "data_ptr"):
             argument, misaligned = _tensor(name, value)
             arguments.append(argument)
@@ -168,7 +170,7 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
 
 
 def _tensor(name: str, tensor: Any) -> tuple[TensorArgument, bool]:
-    """A tensor's memory from its first element to its last, whatever its strides."""
+    """A tensor's memory from its first element to its last, with any strides."""
     import torch
 
     kind = str(tensor.dtype).rpartition(".")[2]
@@ -194,7 +196,7 @@ def _number(name: str, value: Any, sizes: dict[str, int]) -> ScalarArgument:
     ctype = "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
     if value < 1:
         return ScalarArgument(name, ctype, value)
-    sizes[name] = value  # so that kernels are compiled for what is known of it, as Triton does
+    sizes[name] = value  # so that kernels are specialised for its value, as Triton does
     return ScalarArgument(name, ctype)
 
 
@@ -210,7 +212,7 @@ def _constant(name: str, named: Mapping[str, Any]) -> Any:
 
 
 def space_of(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Sequence[str]) -> Space:
-    """The space of a call, where `requires` may name its numbers."""
+    """The space of a call; `requires` may refer to its numbers."""
     space = Space(called.function.fn.__name__)
     for name, values in knobs.items():
         space.knob(name, values)

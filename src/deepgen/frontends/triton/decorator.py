@@ -1,8 +1,8 @@
 """`@deepgen.autotune`, a replacement for `@triton.autotune`.
 
-It is Triton's own autotuner in all but the measuring: configs are built and timed by deepgen, in a worker and on copies
-of the call's tensors, so that one that hangs, crashes or is wrong costs only a verdict. Results are
-stored on disk. Calls that deepgen cannot describe are timed by Triton in this process, with a warning.
+It is Triton's own autotuner except for measuring: configs are built and timed by deepgen, in a worker and on copies of
+the call's tensors, so that one that hangs, crashes or is wrong only gets a verdict. Results are stored on disk. Calls
+that deepgen cannot describe are timed by Triton in this process, with a warning.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, 
 from deepgen.vocabulary import BadInput, DeepgenError, Missing, digest, foreign
 from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
-_TRIES = 3  # of configs to compare with: the first may be one that fails
+_TRIES = 3  # configs tried as the reference: the first may fail
 _TRIALS = 200
 _SAMPLED = 16  # configs of a space that Triton times in this process
 _KEPT = 4  # finalists
 FORMAT = "deepgen-autotune 1"  # of files with results
-_LAUNCHING = ("grid", "warmup")  # what `kernel[grid](...)` adds to a kernel's own arguments
+_LAUNCHING = ("grid", "warmup")  # arguments that `kernel[grid](...)` adds to a kernel's own
 
 
 def autotune(
@@ -77,20 +77,20 @@ def autotune(
 
 @dataclass
 class Tuning:
-    """How deepgen chooses a config for a call; `note` says what the last choice rests on."""
+    """How deepgen chooses a config for a call; `note` explains the last choice."""
 
-    knobs: Mapping[str, Sequence[Any]]  # of a space; empty where configs are listed
+    knobs: Mapping[str, Sequence[Any]]  # of a space; empty if configs are listed
     requires: Sequence[str]
     trials: int
     time_budget: float | None
     rep: int | None
     kept: bool  # on disk
-    own_bench: bool  # the user measures
+    own_bench: bool  # whether the user measures
     note: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self, configs: Sequence[Any]) -> list[dict[str, Any]] | None:
-        """The configs as plain values; None where there is a space. Raises Undescribable."""
+        """The configs as plain values; None if there is a space. Raises Undescribable."""
         if self.knobs:
             return None
         if self.own_bench:
@@ -100,13 +100,13 @@ class Tuning:
         return [_plain(config) for config in configs]
 
     def may_be(self, config: Mapping[str, Any], rows: list[dict[str, Any]] | None) -> bool:
-        """Whether a config out of a file is one of those that are given."""
+        """Whether a config from a file is one of the given configs."""
         if rows is not None:
             return config in rows
         return set(config) == set(self.knobs) and all(config[name] in self.knobs[name] for name in config)
 
     def search(self, called: Called, rows: list[dict[str, Any]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The best config, and what is known of it."""
+        """The best config, and facts about it."""
         skipped: list[str] = []
         for first in range(_TRIES if rows is not None else 1):
             try:
@@ -155,7 +155,7 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 def _target() -> str:
-    """What Triton's calls run on: a GPU, or the processor where its backend is the active one."""
+    """The target of Triton's calls: a GPU, or the CPU if its backend is active."""
     backend = _active().get_current_target().backend
     return f"{backend}:native" if backend in ("cuda", "hip") else "cpu"
 
@@ -176,7 +176,7 @@ def _active() -> Any:
 
 @lru_cache(maxsize=1)
 def _kind() -> type:
-    """Triton's autotuner with another way of choosing; made when Triton is there."""
+    """A subclass of Triton's autotuner that chooses differently; created once Triton is available."""
     try:
         import triton
         from triton.runtime.autotuner import Autotuner
@@ -193,7 +193,7 @@ def _kind() -> type:
         def __init__(self, fn: Any, configs: Any, key: Any, *others: Any) -> None:
             prune, zeroed, restored, before, after, warmup, rep, graph, bench = others
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # warmup, rep: they stay what they were
+                warnings.simplefilter("ignore", DeprecationWarning)  # warmup, rep: they keep their meaning
                 super().__init__(
                     fn, fn.arg_names, configs or [triton.Config({}), triton.Config({})], key, zeroed, restored,
                     before, after, prune, warmup, rep, graph, bench,
@@ -205,7 +205,7 @@ def _kind() -> type:
             return super().run(*args, **kwargs)
 
         def _choose(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-            """Put the config of this call's key where Triton looks for it."""
+            """Put the config for this call's key where Triton looks for it."""
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             named = {name: value for name, value in {**self.nargs, **kwargs}.items() if name not in _LAUNCHING}
             chosen = tuple(_key(self.keys, named, self.arg_names))
@@ -245,7 +245,7 @@ def _kind() -> type:
             self.cache[chosen] = configs[rows.index(config)] if rows is not None else _config(config)
 
         def _prepared(self, named: Mapping[str, Any]) -> dict[str, Any]:
-            """The arguments as a timed run would find them: hooks are called with copies of the tensors."""
+            """The arguments as in a timed run: hooks are called with copies of the tensors."""
             if not (self.reset_to_zero or self.user_defined_pre_hook):
                 return dict(named)
             copies = {name: value.clone() if hasattr(value, "clone") else value for name, value in named.items()}
@@ -256,7 +256,7 @@ def _kind() -> type:
 
 
 def _unwrapped(function: Any) -> tuple[Any, list[Any]]:
-    """The `@triton.jit` function under heuristics, and these."""
+    """The `@triton.jit` function inside heuristics, and the heuristics."""
     heuristics = []
     while hasattr(function, "values") and hasattr(function, "fn"):
         heuristics.append(function.values)
@@ -265,7 +265,7 @@ def _unwrapped(function: Any) -> tuple[Any, list[Any]]:
 
 
 def _key(names: Sequence[str], named: Mapping[str, Any], parameters: Sequence[str]) -> list[Any]:
-    """As Triton has it: the values of the key's arguments, and the types of all tensors."""
+    """The same key as Triton's: the values of the key's arguments, and the types of all tensors."""
     values = {name: value for name, value in named.items() if name in parameters}
     dtypes = [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
     return [*(values[name] for name in names if name in values), *dtypes]
@@ -287,12 +287,12 @@ def _sample(called: Called, tuning: Tuning) -> list[Any]:
 
 
 def place(about: Mapping[str, Any]) -> Path:
-    """The file of a kernel, a device, its configs and a key."""
+    """The cache file for a kernel, a device, its configs and a key."""
     return default_cache_folder() / "autotune" / f"{digest({'format': FORMAT, **about})}.json"
 
 
 def read_kept(path: Path) -> dict[str, Any] | None:
-    """What was kept; None where there is nothing, or nothing that can be used."""
+    """The stored result; None if there is none, or it is unusable."""
     with contextlib.suppress(OSError, ValueError, DeepgenError):
         kept = json.loads(foreign.read_bytes(path))
         if isinstance(kept, dict) and kept.get("format") == FORMAT and isinstance(kept.get("config"), dict):
@@ -301,6 +301,6 @@ def read_kept(path: Path) -> dict[str, Any] | None:
 
 
 def write_kept(path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Where it cannot be kept, the next process tunes again."""
+    """Store a result; if that fails, the next process tunes again."""
     with contextlib.suppress(OSError, TypeError):
         write_whole(path, json.dumps({"format": FORMAT, "config": dict(config), **facts}, indent=1) + "\n")

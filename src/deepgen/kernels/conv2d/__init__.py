@@ -1,4 +1,4 @@
-"""Families of convolution kernels, and what becomes of their sums."""
+"""Families of convolution kernels, and their epilogues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from deepgen.vocabulary import Source
 
-# What a step of an epilogue makes of x, in C.
+# The steps of an epilogue in C, applied to x.
 _STEPS = {
     "bias": "x + bias",
     "residual": "x + residual",
@@ -36,10 +36,10 @@ DG_DEVICE f32 finished(f32 x, f32 bias, f32 residual) {
 
 
 def unknown_step(steps: Iterable[str]) -> str | None:
-    """In words, the first step that `epilogue_header` does not have."""
+    """The first step that `epilogue_header` does not have, as a message."""
     return next((f"it has no step {step} in an epilogue" for step in steps if step not in _STEPS), None)
 
 
 def epilogue_header(name: str, steps: Iterable[str]) -> Source:
-    """`finished`: a sum after the steps of an epilogue, with the numbers that are added to it."""
+    """The function `finished`: a sum after the steps of an epilogue, with the numbers that are added to it."""
     return Source(name, _EPILOGUE % "".join(f"    x = {_STEPS[step]};\n" for step in steps))

@@ -18,9 +18,9 @@ from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.dtypes import narrow
 
 Array: TypeAlias = npt.NDArray[Any]
-# How an input is filled: see `fills.py`.
+# How an input is filled: see `input`.
 Fill: TypeAlias = "str | tuple[Any, ...] | Array | Callable[..., Any]"
-_MOST_ALIGN = 256  # what allocators of device memory give
+_MOST_ALIGN = 256  # the alignment that allocators of device memory provide
 CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 
 
@@ -33,7 +33,7 @@ class TensorArgument:
     shape: tuple[Size, ...]
     dtype: str
     fill: Any = None
-    checked: bool = True  # False: what the kernel writes there is nobody's concern
+    checked: bool = True  # False: the content that the kernel writes there is ignored
     symbol: str | None = None
     align: int = 0  # bytes that its address is a multiple of; 0: the size of an element
 
@@ -54,14 +54,14 @@ class TensorArgument:
 class ScalarArgument:
     """A number passed by value.
 
-    `value`: None where its name is a size, an expression over sizes and strides, or a number. A number is the default
-    of a keyword of the call.
+    `value`: None if its name is a size; otherwise an expression over sizes and strides, or a number. A number is the
+    default of a keyword of the call.
     """
 
     name: str
     ctype: str
     value: int | float | str | None = None
-    range: tuple[float, float] | None = None  # the values that kernels are tried at
+    range: tuple[float, float] | None = None  # the values with which kernels are tested
 
     def to_json(self) -> JsonObject:
         within: JsonObject = {} if self.range is None else {"range": [*self.range]}
@@ -180,7 +180,7 @@ def _check_name(name: object) -> None:
 
 
 def from_json(data: Mapping[str, Any]) -> Argument:
-    """What `to_json` wrote. Arrays and functions are known by their digest alone."""
+    """The argument that `to_json` wrote. Arrays and functions are identified by their digest only."""
     fields = dict(data)
     kind = fields.pop("kind")
     if kind == "scalar":
@@ -214,7 +214,7 @@ KINDS = {
 
 
 def check(argument: TensorArgument) -> None:
-    """Raises BadInput for a fill that means nothing."""
+    """Raises BadInput for an invalid fill."""
     fill, name = argument.fill, argument.name
     if fill is None or callable(fill) or isinstance(fill, (np.ndarray, dict)):
         return
@@ -224,7 +224,7 @@ def check(argument: TensorArgument) -> None:
 
 
 def declared_range(argument: TensorArgument) -> tuple[Size | float, Size | float] | None:
-    """The bounds that a fill states: probes at the ends of a range stay within them."""
+    """The bounds that a fill declares: probes at the ends of a range stay within them."""
     fill = argument.fill
     if isinstance(fill, tuple) and fill[0] in ("uniform", "integers"):
         low, high = fill[1:]
@@ -233,7 +233,7 @@ def declared_range(argument: TensorArgument) -> tuple[Size | float, Size | float
 
 
 def free(argument: TensorArgument) -> bool:
-    """Whether other numbers may stand in it: an index, a given array or a permutation means something."""
+    """Whether it may be filled with other numbers: an index, a given array or a permutation has a meaning."""
     fill = argument.fill
     return fill is None or (isinstance(fill, str) and fill == "normal") or declared_range(argument) is not None
 
@@ -241,7 +241,7 @@ def free(argument: TensorArgument) -> bool:
 def filled(
     argument: TensorArgument, param: Param, tensor: Tensor, sizes: Mapping[str, int], seed: int, probe: str
 ) -> Array:
-    """One input in its storage's dtype."""
+    """One input in its storage dtype."""
     fill, of = argument.fill, tensor.dtype
     if free(argument):
         return drawn(tensor, param, sizes, seed, probe)
@@ -259,7 +259,7 @@ def filled(
 
 
 def stored(values: Array, of: DType) -> Array:
-    """An array of numbers, or of a format's own storage, as that storage."""
+    """An array of numbers, or already in a format's storage dtype, in that dtype."""
     if values.dtype == of.numpy():
         return np.ascontiguousarray(values)
     return narrow(values if of.integer else values.astype(np.float64), of)

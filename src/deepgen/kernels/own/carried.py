@@ -1,8 +1,8 @@
 """Error bounds from a numpy reference: its own operations, with the error that each may add.
 
 The reference is called with arrays that carry an error for each element (`operators/expr/rounding.py`), to first order.
-Elementwise operations are rounded in the output's format, sums are added up in f32 or f64 in any order. Operations
-on plain arrays inside the reference, such as filling an array element by element, cannot be traced: `Untraced`.
+Elementwise operations are rounded in the output's format; sums are added up in f32 or f64 in any order. Operations on
+plain arrays inside the reference, such as filling an array element by element, cannot be traced: `Untraced`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _LOGIC = {"logical_and": "and", "bitwise_and": "and", "logical_or": "or", "bitwise_or": "or"}
 _REDUCED = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
 _MOST_ARRAYS = 4096  # a loop over elements would take minutes
-_STEPS = 4.0  # of functions, as in rounding.py
+_STEPS = 4.0  # rounding steps of functions, as in rounding.py
 
 
 class Untraced(Exception):
-    """The reference does something that errors cannot be carried through."""
+    """The reference does something through which errors cannot be propagated."""
 
 
 @dataclass(frozen=True)
 class OwnArithmetic:
-    """What a correct kernel may compute in."""
+    """The formats in which a correct kernel may compute."""
 
     elements: str  # the format of elementwise operations
     sums: str
-    factors: tuple[DType, ...] = ()  # formats of what is multiplied, where tensor cores may do it
+    factors: tuple[DType, ...] = ()  # formats of factors, if tensor cores may multiply them
     arrays: list[None] = field(default_factory=list, compare=False)  # one for each array so far
 
     @staticmethod
@@ -66,7 +66,7 @@ def errors_of(
         with np.errstate(all="ignore"):
             results = call(wrapped)
             return {name: _plain(value) for name, value in results.items() if value is not None}
-    except Exception as error:  # a user's code with arrays that are not numpy's own may raise anything
+    except Exception as error:  # a user's code may raise anything when it gets arrays that are not numpy's own
         raise Untraced(f"{type(error).__name__}: {error}") from error
 
 
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Numbers:
 
 
 class Carried(np.lib.mixins.NDArrayOperatorsMixin):
-    """Numbers that a reference takes for an array."""
+    """Numbers with errors, which a reference uses like an array."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -116,8 +116,8 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
         raise Untraced("a plain array is made of it")
 
     def _moved(self, function: Any, args: Any, options: Any) -> Any:
-        """The same for numbers and errors: elements go elsewhere."""
-        where = _replaced(args[1:], lambda n: n.values)  # an index, or how often
+        """Applies a function that only moves elements to both numbers and errors."""
+        where = _replaced(args[1:], lambda n: n.values)  # an index or a repeat count
         values = function(*_replaced(args[:1], lambda n: n.values), *where, **_replaced(options, lambda n: n.values))
         errors = function(*_replaced(args[:1], _spread), *where, **_replaced(options, _spread))
         if isinstance(values, (list, tuple)):
@@ -197,7 +197,7 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
         return np.transpose(self, order)
 
     def __getattr__(self, name: str) -> Any:
-        """What is as that of an array, and methods that are functions of numpy too."""
+        """Attributes of an array, and methods that numpy also has as functions."""
         if name in ("shape", "ndim", "size", "dtype"):
             return getattr(self.numbers.values, name)
         if name in _METHODS:
@@ -220,14 +220,14 @@ def _error(numbers: Numbers) -> Array:
 
 
 def _spread(numbers: Numbers) -> Array:
-    """As many errors as numbers, which can be moved alike."""
+    """The errors, broadcast to the shape of the numbers, so that both can be moved in the same way."""
     return np.array(_error(numbers), np.float64 if numbers.values.dtype.kind != "b" else bool)
 
 
 def _replaced(value: Any, pick: Callable[[Numbers], Array]) -> Any:
     if isinstance(value, Carried):
         return pick(value.numbers)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":  # without errors, among numbers that have some
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":  # exact values among numbers with errors
         return pick(Numbers(value))
     if isinstance(value, (list, tuple)):
         return type(value)(_replaced(one, pick) for one in value)
@@ -237,7 +237,7 @@ def _replaced(value: Any, pick: Callable[[Numbers], Array]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """An index that does not depend on rounded numbers."""
+    """An index, which must not depend on rounded numbers."""
     if isinstance(key, Carried):
         if key.numbers.error.any():
             raise Untraced("an index depends on rounded numbers")
@@ -272,7 +272,7 @@ def _applied(ufunc: np.ufunc, numbers: Sequence[Numbers], arithmetic: OwnArithme
 
 
 def _differences(ufunc: np.ufunc, numbers: Sequence[Numbers], of: str) -> Numbers:
-    """Any other function: what it is at both ends of its arguments."""
+    """Any other function: evaluated at both ends of its arguments."""
     values = ufunc(*(n.values for n in numbers))
     error = np.zeros(())
     if not all(n.exact for n in numbers):
@@ -287,7 +287,7 @@ def _differences(ufunc: np.ufunc, numbers: Sequence[Numbers], of: str) -> Number
 def _multiplied(
     function: Callable[[Array, Array], Array], x: Numbers, y: Numbers, arithmetic: OwnArithmetic, terms: int
 ) -> Numbers:
-    """Sums of that many products, one factor from each."""
+    """Sums of `terms` products, with one factor from each."""
     a, b = x.values.astype(np.float64), y.values.astype(np.float64)
     values, sums = function(a, b), dtype(arithmetic.sums)
     terms = max(1, terms)

@@ -29,7 +29,7 @@ class OwnLaunch:
     shared: Size = 0
     cluster: tuple[int, ...] = (1, 1, 1)
     arguments: tuple[str, ...] | None = None
-    prepare: bool = False  # runs once: what it makes of its inputs is kept, and they are taken for constant
+    prepare: bool = False  # runs once: its results are kept, and its inputs are assumed to be constant
 
     def to_json(self) -> JsonObject:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
@@ -53,7 +53,8 @@ def launch(
     arguments: Sequence[str] | None = None,
     prepare: bool = False,
 ) -> OwnLaunch:
-    """One launch of a kernel that has several. `prepare`: it runs once, before any timing, as for packed weights."""
+    """One launch of a kernel that has several. `prepare`: it runs once, before any timing, for example to pack
+    weights."""
     chosen = None if arguments is None else tuple(arguments)
     return OwnLaunch(entry, _three(grid), _three(block), shared, tuple(cluster), chosen, prepare)
 
@@ -67,7 +68,7 @@ def _three(sizes: Sequence[Size] | Size) -> tuple[Size, ...]:
 
 @dataclass(frozen=True)
 class Description:
-    """What a study keeps of a kernel: enough to emit it again in another process."""
+    """The description of a kernel in a study: enough to emit it again in another process."""
 
     name: str
     language: str
@@ -84,7 +85,7 @@ class Description:
     bytes: Size | None = None
     tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
     probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> fills of some inputs
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the language: what else its toolchain needs
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the language: additional needs of its toolchain
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:
@@ -92,7 +93,7 @@ class Description:
 
     @property
     def scalars(self) -> tuple[ScalarArgument, ...]:
-        """Those that are keywords of a call: numbers of their own, which shapes do not give."""
+        """The scalars that are keywords of a call: independent numbers that do not follow from shapes."""
         return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and isinstance(a.value, (int, float)))
 
     @property
@@ -123,7 +124,7 @@ class Description:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Description:
-        """What a study kept. Raises KeyError, TypeError or ValueError where it is something else."""
+        """The description that a study kept. Raises KeyError, TypeError or ValueError if the data is something else."""
         if data["format"] != FORMAT:
             raise BadInput(f"a kernel's description has the format {data['format']!r}", allowed=FORMAT)
         return Description(
@@ -151,7 +152,7 @@ def _value(value: Any) -> Any:
 
 
 def checked(description: Description) -> Description:
-    """The description itself, or BadInput with the first thing that does not fit."""
+    """The description itself. Raises BadInput for the first inconsistency."""
     names = [a.name for a in description.arguments]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -190,7 +191,7 @@ def checked(description: Description) -> Description:
 
 
 def check_names(text: Size | float, names: set[str], where: str) -> None:
-    """Raises BadInput where an expression names something that is not known."""
+    """Raises BadInput if an expression uses an unknown name."""
     if not isinstance(text, str) or text in names:
         return
     strange = sorted(parse(text).knobs() - names)
@@ -199,7 +200,7 @@ def check_names(text: Size | float, names: set[str], where: str) -> None:
 
 
 def values_of(name: str, listed: Any) -> tuple[Any, ...]:
-    """The values of a knob: a list, or the text of one."""
+    """The values of a knob: a list, or its text."""
     values = parse_values(listed) if isinstance(listed, str) else list(listed)
     if not values:
         raise BadInput(f"knob {name} has no values", allowed="a list of numbers or texts")
@@ -207,7 +208,7 @@ def values_of(name: str, listed: Any) -> tuple[Any, ...]:
 
 
 def divided(size: Size, divisors: Sequence[Size]) -> Size:
-    """A size over the product of its divisors, rounded up."""
+    """A size divided by the product of its divisors, rounded up."""
     if not divisors:
         return size
     product = " * ".join(f"({one})" for one in divisors)

@@ -1,4 +1,4 @@
-"""The generator of a user's own kernel: its knobs are the space, its source with their values is the kernel."""
+"""The generator of a user's own kernel: its knobs are the space, and its source with their values is the kernel."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from deepgen.vocabulary import (
 )
 
 NAME = OWN_KERNELS
-# The languages in which a target's kernels are written, by the language of the source.
+# The language in which a target's kernels are written, by the language of the source.
 _BESIDES = {"c++": ("-lstdc++",)}
 HIP_HEADER = "hip/hip_runtime.h"
 _WRITTEN_IN = {"c": "c", "c++": "c", "cuda": "cuda", "hip": "hip", "triton": "triton"}
 
 
 class KernelFamily:
-    """One description. The study keeps it as the recipe."""
+    """The generator of one description. The study keeps the description as the recipe."""
 
     name = NAME
 
@@ -98,7 +98,7 @@ class KernelFamily:
 
     def _step(self, one: OwnLaunch, knobs: Mapping[str, Any]) -> Step:
         passed = [a for a in self.description.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
-        # By its name a constant is passed as well: some kernels have a parameter for it.
+        # A constant that is listed by name is passed as well: some kernels have a parameter for it.
         by_name = {a.name: a for a in self.description.arguments}
         chosen = passed if one.arguments is None else [by_name[name] for name in one.arguments]
         return Step(
@@ -111,19 +111,19 @@ class KernelFamily:
         )
 
     def _called(self, entry: str, knobs: Mapping[str, Any]) -> str:
-        """The symbol, or the C++ name that a build finds the symbol of."""
+        """The symbol, or the C++ name for which a build finds the symbol."""
         named = _entry(entry, knobs)
         c_linkage = self.description.language == "c" or any(reading.external(s.text) for s in self.description.sources)
         return named if c_linkage and named.isidentifier() else f"::{named.removeprefix('::')}"
 
     def _required(self, knobs: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-        """What the requirements say of sizes, for this config: a shape that breaks them is not served."""
+        """The requirements on sizes for this config: a shape that violates them is not supported."""
         values = {name: const(value) for name, value in knobs.items()}
         parsed = {text: parse(text, values) for text in self.description.requires}
         return tuple((str(rule), f"its config is for '{text}'") for text, rule in parsed.items() if rule.knobs())
 
     def _compiled_for(self, operator: Operator) -> tuple[tuple[str, str], ...]:
-        """A kernel whose macros hold a size serves that size only."""
+        """A kernel with a size in its macros supports only that size."""
         sizes = operator.sizes()
         read = {
             name
@@ -135,7 +135,7 @@ class KernelFamily:
         return tuple((f"{name} == {sizes[name]}", f"it is compiled for {name}={sizes[name]}") for name in sorted(read))
 
     def _sources(self, knobs: Mapping[str, Any]) -> tuple[Source, ...]:
-        """The user's files; the first with what the language needs beside it."""
+        """The user's files; the first includes what the language needs in addition."""
         first, *others = self.description.sources
         head, tail = "", self._constants(knobs)
         if self.description.language == "hip":
@@ -143,7 +143,7 @@ class KernelFamily:
                 *(s for s in others if s.name != HIP_HEADER),
                 Source(HIP_HEADER, source_text(__package__, "hip_runtime.h")),
             ]
-            # Lines are counted as in the user's file.
+            # Line numbers are those of the user's file.
             head = f'#include "{HIP_HEADER}"\n#line 1 "{first.name}"\n'
         if self.description.language in ("hip", "c++"):
             attribute = "__global__ " if self.description.language == "hip" else ""
@@ -176,14 +176,14 @@ def _passed(argument: Argument, knobs: Mapping[str, Any]) -> TensorArg | ScalarA
     if isinstance(argument, TensorArgument):
         return TensorArg(argument.name)
     if isinstance(argument, ScalarArgument):
-        # A number of its own is known by its name: a call may give another.
+        # An independent number is passed by name: a call may give another value.
         named = argument.value if isinstance(argument.value, str) else argument.name
         return ScalarArg(argument.ctype, named)
     return WorkspaceArg(argument.name, _size(argument.bytes, knobs), zeroed=argument.zeroed)
 
 
 def _size(size: Size, knobs: Mapping[str, Any]) -> Size:
-    """An expression with numbers in place of knobs."""
+    """An expression with knobs replaced by their values."""
     if not isinstance(size, str):
         return size
     expression = parse(size, {name: const(value) for name, value in knobs.items()})
@@ -198,14 +198,14 @@ def _size(size: Size, knobs: Mapping[str, Any]) -> Size:
 
 
 def _entry(entry: str, knobs: Mapping[str, Any]) -> str:
-    """A template's arguments may name knobs: their macros mean nothing where the entry is looked up."""
+    """A template's arguments may name knobs, whose macros are not defined where the entry is looked up."""
     head, bracket, rest = entry.partition("<")
     words = _words(rest)
     return head + bracket + "".join(str(_macro(knobs[word])) if word in knobs else word for word in words)
 
 
 def _words(text: str) -> list[str]:
-    """Identifiers and what stands between them."""
+    """Identifiers and the text between them."""
     return re.findall(r"[A-Za-z_]\w*|[^A-Za-z_]+", text)
 
 
@@ -217,7 +217,7 @@ def _names(value: str) -> frozenset[str]:
 
 
 def defined(value: Size | float, numbers: Mapping[str, Any]) -> Any:
-    """A macro's text: an expression over sizes and knobs in numbers, or the text as it is."""
+    """A macro's value: an expression over sizes and knobs is evaluated; other text is unchanged."""
     if not isinstance(value, str):
         return value
     names = _names(value)

@@ -25,9 +25,9 @@ from deepgen.vocabulary.dtypes import widen
 
 @dataclass(frozen=True)
 class KernelOperator(Operator):
-    """One shape of it. `class_of` makes the class of a description."""
+    """One shape of it. `class_of` creates the class for a description."""
 
-    name: ClassVar[str] = NAME  # that of the kernel, in the class of one
+    name: ClassVar[str] = NAME  # the kernel's own name, in the class for one
     described: ClassVar[Description]
     compared_with: ClassVar[Reference] = None
     find_family: ClassVar[Callable[[], KernelFamily]]
@@ -45,7 +45,7 @@ class KernelOperator(Operator):
 
     @property
     def family(self) -> KernelFamily:
-        """The only family that there is for it."""
+        """The only family for this operator."""
         return type(self).find_family()
 
     def sizes(self) -> Mapping[str, int]:
@@ -75,7 +75,7 @@ class KernelOperator(Operator):
 
     @property
     def _terms(self) -> float:
-        """How many an element is the sum of, by the operations that are declared."""
+        """The number of terms of an element, from the declared operations."""
         elements = sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors() if t.role != INPUT)
         return self.work().flops / max(1, elements)
 
@@ -86,7 +86,7 @@ class KernelOperator(Operator):
         return None if other is None else f"the kernel {other.name}"
 
     def judge_kernel(self, target: Target) -> Kernel | None:
-        """The first config, or the kernel that is given as the reference in its own first config."""
+        """The first config of this kernel, or of the kernel that is given as the reference."""
         if self.judge() is None:
             return None
         other: Any = self.compared_with
@@ -101,7 +101,7 @@ class KernelOperator(Operator):
         return Answer(answer.values) if output in self.described.tolerance else answer
 
     def _compared(self, wide: Mapping[str, Array]) -> Mapping[str, Any]:
-        """What the reference gives, by output."""
+        """The reference's results, by output."""
         reference, outputs = self.compared_with, [t.name for t in self.described.tensors if _judged(t)]
         result = _called(reference, {**self.sizes(), **self.values(), **wide}) if callable(reference) else reference
         if isinstance(result, Mapping):
@@ -133,7 +133,7 @@ class KernelOperator(Operator):
         return Answer(values, typical(values) if scales is None else scales.of(name, values, of))
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
-        """What each element may be off by is its answer's scale, where the reference is a function (`scales.py`)."""
+        """The error allowed for each element is its answer's scale, if the reference is a function (`scales.py`)."""
         if output in self.described.tolerance:
             return self.described.tolerance[output]
         of = dtype(self.signature().dtype_of(self.signature()[output]))
@@ -155,7 +155,7 @@ class KernelOperator(Operator):
 
     @property
     def _free(self) -> list[TensorArgument]:
-        """What other numbers may stand in than those that it is filled with."""
+        """The tensors that may be filled with other numbers."""
         return [t for t in self.described.tensors if t.role != OUTPUT and arguments.free(t)]
 
     @staticmethod
@@ -190,7 +190,7 @@ class KernelOperator(Operator):
         return type(self)(numbers, scalars)
 
     def neighbours(self) -> tuple[KernelOperator, ...]:
-        # Given arrays and expected answers have one shape.
+        # Given arrays and expected answers have a fixed shape.
         fixed = any(isinstance(t.fill, np.ndarray) for t in self.described.tensors)
         return () if fixed or isinstance(self.compared_with, Mapping) else super().neighbours()
 
@@ -233,7 +233,7 @@ def class_of(
     *,
     baseline: Callable[..., Any] | None = None,
 ) -> type[KernelOperator]:
-    """The operators of a description, found again as `attribute` of `module`."""
+    """The class of a description's operators, which is located as `attribute` of `module`."""
     words = [Word(name, f"a size; default: {value}", default=value) for name, value in described.sizes.items()]
     for scalar in described.scalars:
         kind = "number" if scalar.ctype.startswith("f") else "size"
@@ -258,7 +258,7 @@ def _judged(argument: TensorArgument) -> bool:
 
 
 def _called(function: Any, values: Mapping[str, Any]) -> Any:
-    """A function with the values of its parameters' names; one without a signature gets the arrays in their order."""
+    """Calls a function with the values of its parameters' names; one without a signature gets the arrays in order."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:

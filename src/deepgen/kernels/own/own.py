@@ -27,12 +27,12 @@ from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
 from deepgen.vocabulary import BadInput, JsonObject, Source, dtype
 
-NO_MODULE = "<no module>"  # of a kernel that is made of data
-_NOWHERE = f"{NO_MODULE}.kernel"  # of one that no module holds under a name
+NO_MODULE = "<no module>"  # for a kernel that is loaded from data
+_NOWHERE = f"{NO_MODULE}.kernel"  # for a kernel without a name in any module
 
 
 class OwnKernel:
-    """A kernel of the user's own, as `dg.tune` and the command line take it: an operator, and its one family."""
+    """A user's own kernel, as `dg.tune` and the command line take it: an operator with a single family."""
 
     def __init__(
         self,
@@ -47,24 +47,24 @@ class OwnKernel:
 
     @cached_property
     def family(self) -> KernelFamily:
-        """Reads the sources, which a study that is read back has a copy of: nothing else needs them."""
+        """Reads the sources, which are needed for nothing else: a study keeps a copy of them."""
         described = replace(self.description, sources=self._read())
         if described.language == "triton":
             return family_of(triton_text.keyed(described))
-        # Files and scripts for other tools share parameters between kernels: some have one value and no use.
+        # Files and scripts for other tools share parameters between kernels: some have only one value and are not used.
         _check_sources(described, spare_fixed=self._module == NO_MODULE)
         return family_of(described)
 
     @cached_property
     def kind(self) -> type[KernelOperator]:
-        """The class of its operators. Asked for when tuning begins: by then the kernel has a name in its module."""
+        """The class of its operators. Created when tuning begins: the kernel then has a name in its module."""
         held = vars(sys.modules[self._module]) if self._module in sys.modules else {}
         attribute = next((name for name, value in held.items() if value is self), _NOWHERE)
         place = self._module, attribute
         return class_of(self.description, self.reference, lambda: self.family, *place, baseline=self.baseline)
 
     def operator(self, **words: int | float) -> KernelOperator:
-        """What it computes, with some sizes and scalars other than the kernel's own."""
+        """Its operator, with other values for some sizes and scalars."""
         names = (*self.description.sizes, *(s.name for s in self.description.scalars))
         strange = sorted(set(words) - set(names))
         if strange:
@@ -72,7 +72,7 @@ class OwnKernel:
         return self.kind.make(words)
 
     def from_json(self, data: Mapping[str, Any]) -> KernelOperator:
-        """The operator that a study is of."""
+        """The operator of a study."""
         return self.kind.from_json(data)
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ def kernel(
 
 
 def from_recipe(recipe: Mapping[str, Any]) -> OwnKernel:
-    """The kernel that a study kept whole: one that is described by data alone, without a reference."""
+    """The kernel that a study stored completely: one that is described by data alone, without a reference."""
     described = Description.from_json(recipe)
     return OwnKernel(described, None, NO_MODULE, lambda: described.sources)
 
@@ -187,7 +187,7 @@ def _check(described: Description, reference: Reference) -> None:
 
 
 def _check_sources(described: Description, *, spare_fixed: bool) -> None:
-    """Raises BadInput where the sources and what is said of them differ."""
+    """Raises BadInput if the sources and their description differ."""
     text = described.sources[0].text
     passed = [a for a in described.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
     by_name = {a.name: a for a in described.arguments}
@@ -236,6 +236,6 @@ def _tolerances(tolerance: Any, arguments: Sequence[Argument]) -> dict[str, Tole
 
 
 def _folder_of(caller: Mapping[str, Any]) -> Path:
-    """Where the describing file is: its paths are relative to it, as in a Makefile."""
+    """The folder of the describing file: paths are relative to it, as in a Makefile."""
     file = caller.get("__file__")
     return Path(file).resolve().parent if isinstance(file, str) else Path.cwd()

@@ -1,4 +1,4 @@
-"""The tolerance of each element of a user's own kernel, from what its reference computes it from."""
+"""The tolerance of each element of a user's own kernel, derived from its reference's inputs and operations."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from deepgen.operators.expr.interpret import finite_scale
 from deepgen.vocabulary import DType
 from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
-# A function of the arrays by name, and what it gives by output.
+# A function of the arrays by name, which returns results by output.
 Called = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-_ROOM = (
-    4.0  # times the errors that were carried along: functions by hand, and operations that a reference does not have
-)
-_STEPS = 14.0  # of the result itself: quick exponentials of GPUs
-_NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change that shows in any result; the share of those that it spares
-_DRAWS, _SPREAD = 3, 4.0  # of changed inputs, where errors cannot be carried along
-_MOST_ELEMENTS = 1 << 24  # of inputs: errors that are carried along take several times the memory
-_PERIOD = 65_521  # of numbers that are drawn; a prime, so that no two rows have the same
+_ROOM = 4.0  # factor on propagated errors: functions written by hand, and operations that a reference does not have
+_STEPS = 14.0  # for the result itself: fast exponentials of GPUs
+_NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change visible in any result; the share of results that may not change
+_DRAWS, _SPREAD = 3, 4.0  # of changed inputs, if errors cannot be propagated
+_MOST_ELEMENTS = 1 << 24  # of inputs: propagated errors take several times their memory
+_PERIOD = 65_521  # of drawn numbers; a prime, so that no two rows are equal
 _SHARED = 1 << 20  # numbers from which on threads share the work
-_SLOW_SECONDS = 1.0  # of a reference that is not called more often than it must be
+_SLOW_SECONDS = 1.0  # of a reference that is called no more often than necessary
 
 
 def tolerance(of: DType, *, carried: bool, terms: float) -> Tolerance:
-    """Where errors were `carried` they are the scale; else some roundings of the result, and of adding up terms."""
+    """If errors were propagated (`carried`), they are the scale; else some roundings of the result, and of adding up
+    terms."""
     if of.integer:
         return Tolerance(0.0, 0.0)
     single = of.epsilon if of.name == "f64" else 2.0**-23
@@ -38,10 +37,10 @@ def tolerance(of: DType, *, carried: bool, terms: float) -> Tolerance:
 
 
 class Scales:
-    """Of the results of one call of a reference."""
+    """The scales of the results of one call of a reference."""
 
     def __init__(self, call: Called, inputs: Mapping[str, Array], formats: Mapping[str, DType], terms: float) -> None:
-        """`formats`: of the inputs; `terms`: about how many an element is the sum of, 0 where nothing says so."""
+        """`formats`: of the inputs; `terms`: approximate number of terms of an element, 0 if unknown."""
         self._call, self._inputs, self._formats, self._terms = call, inputs, formats, terms
         started = time.monotonic()
         self.results = call({name: _copied(array, array.dtype) for name, array in inputs.items()})
@@ -69,7 +68,8 @@ class Scales:
         return finite_scale(self._changed(wide)[output], values, wide=wide)
 
     def _changed(self, wide: bool) -> Mapping[str, Array]:
-        """The largest change of each element when inputs are off by half a step, and when all is computed in f32."""
+        """The largest change of each element when inputs change by half a step, and when everything is computed in
+        f32."""
         if wide in self._spread:
             return self._spread[wide]
         half, rng = 2.0**-53 if wide else 2.0**-24, np.random.default_rng(41)
@@ -84,7 +84,7 @@ class Scales:
             except Exception:
                 if draw < draws:
                     raise
-                continue  # a reference need not take f32
+                continue  # a reference may not support f32
             for name, value in usual.items():
                 _widen_to(spread[name], np.asarray(results[name]), value)
         terms = self._terms_of(usual, spread, rng)
@@ -96,9 +96,9 @@ class Scales:
     def _terms_of(
         self, usual: Mapping[str, Array], spread: Mapping[str, Array], rng: np.random.Generator
     ) -> dict[str, float]:
-        """About how many numbers an element of each output is made of: a few, or perhaps all.
+        """The approximate number of inputs that an element of each output depends on: a few, or perhaps all.
 
-        Where every other number changes, elements that are made of n stay as they are in 2^-n of all cases.
+        If every other number changes at random, elements that depend on n of them stay the same in 2^-n of all cases.
         """
         if self._terms:
             return dict.fromkeys(usual, max(1.0, self._terms))
@@ -114,7 +114,7 @@ class Scales:
 
 
 def _widen_to(spread: Array, result: Array, usual: Array) -> None:
-    """Each element's change, where it is larger than those so far."""
+    """Updates each element's change if it is larger than before."""
     largest, changed, before = spread.reshape(-1), np.broadcast_to(result, usual.shape).reshape(-1), usual.reshape(-1)
 
     def some(piece: slice) -> None:
@@ -126,7 +126,7 @@ def _widen_to(spread: Array, result: Array, usual: Array) -> None:
 
 
 def _rounded_too(spread: Array, usual: Array, factor: float, step: float) -> None:
-    """What may be off in all: by the inputs, and by a step of the result itself."""
+    """The total error: from the inputs, and from a step of the result itself."""
     scale, values = spread.reshape(-1), usual.reshape(-1)
 
     def some(piece: slice) -> None:
@@ -137,7 +137,7 @@ def _rounded_too(spread: Array, usual: Array, factor: float, step: float) -> Non
 
 
 def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = False) -> Array:
-    """Each number off by half a step, or every other one by chance, which repeats itself in large arrays."""
+    """Changes each number, or every other one at random, by half a step; the random pattern repeats in large arrays."""
     if values.dtype.kind != "f":
         return _copied(values, values.dtype)
     moved: Array = np.empty(values.shape, values.dtype)
@@ -161,7 +161,7 @@ def _single(values: Array) -> Array:
 
 
 def _copied(values: Array, kind: np.dtype[Any]) -> Array:
-    """New memory costs more than what is written to it: threads share that too."""
+    """Copies in threads: new memory costs more than writing to it, and threads share that cost too."""
     copy: Array = np.empty(values.shape, kind)
     before, after = values.reshape(-1), copy.reshape(-1)
 

@@ -1,4 +1,4 @@
-"""The files of a user's own kernel: the source, and what it includes from the user's folders."""
+"""The files of a user's own kernel: the source, and the files that it includes from the user's folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deepgen.vocabulary import BadInput, Source, foreign
 
 LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++", ".cu": "cuda", ".hip": "hip"}
 SUFFIXES = {"c": ".c", "c++": ".cpp", "cuda": ".cu", "hip": ".hip"}
-MOST_FILES, MOST_BYTES = 2000, 32 << 20  # that one kernel may consist of
+MOST_FILES, MOST_BYTES = 2000, 32 << 20  # limits for one kernel
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.M)
 
 
@@ -21,7 +21,7 @@ def is_path(source: str) -> bool:
 
 
 def language_of(source: str | Path, language: str | None) -> str:
-    """The language by the file's suffix, unless it is given."""
+    """The given language, or else that of the file's suffix."""
     if language is not None:
         names = {**{name: name for name in SUFFIXES}, "cpp": "c++"}
         if language.lower() not in names:
@@ -41,9 +41,9 @@ def read(
     include: Sequence[str | Path],
     more: Sequence[str | Path],
 ) -> tuple[Source, ...]:
-    """The source and all that it includes from the `include` folders and from beside it, the source first.
+    """The source and all files that it includes from its own folder and the `include` folders, the source first.
 
-    `more` are sources of their own. They become part of the first one: a kernel is one translation unit.
+    `more` are additional source files. They become part of the first one: a kernel is one translation unit.
     """
     if isinstance(source, Path) or is_path(source):
         path = _existing(source, folder)
@@ -52,7 +52,7 @@ def read(
         first, beside = Source(name + SUFFIXES[language], source), []
     others = [_existing(one, folder) for one in more]
     if others:
-        # By name from the same folder: compilers then report errors with the file that they are in.
+        # Included by name from the same folder, so that compilers report errors in the right file.
         joined = "".join(f'\n#include "{path.name}"' for path in others)
         first = Source(first.name, f"{first.text}\n{joined}\n")
     places = [*beside, *(path.parent for path in others), *(_folder(one, folder) for one in include)]
@@ -62,7 +62,7 @@ def read(
 
 
 def _follow(texts: Iterable[str], places: Sequence[Path], included: dict[str, str]) -> None:
-    """Add what the texts include, and what that includes in turn. System headers are left to the compiler."""
+    """Adds the files that the texts include, directly or indirectly. System headers are left to the compiler."""
     waiting, size = list(texts), 0
     while waiting:
         text = waiting.pop()
@@ -111,7 +111,7 @@ _TENSORS = {
     "uint8_t": "u8", "unsigned char": "u8", "half": "f16", "__half": "f16", "_Float16": "f16", "__fp16": "f16",
     "__nv_bfloat16": "bf16", "__bf16": "bf16", "hip_bfloat16": "bf16", "int64_t": "i64", "long long": "i64",
 }  # fmt: skip
-# By kind and bytes: registers do not tell a signed integer from an unsigned one.
+# By kind and size: registers do not distinguish signed from unsigned integers.
 _SCALARS = {
     "float": "f4", "double": "f8", "int": "i4", "unsigned": "i4", "unsigned int": "i4", "int32_t": "i4",
     "uint32_t": "i4", "long": "i8", "unsigned long": "i8", "long long": "i8", "unsigned long long": "i8",
@@ -135,12 +135,12 @@ def names(texts: Iterable[str]) -> frozenset[str]:
 
 
 def external(text: str) -> bool:
-    """Whether functions are declared with C linkage, as far as a reader can tell."""
+    """Whether functions seem to be declared with C linkage."""
     return re.search(r'extern\s+"C"', text) is not None
 
 
 def parameters(text: str, entry: str) -> list[str] | None:
-    """The declarations of the entry's parameters; None where its definition is not found."""
+    """The declarations of the entry's parameters; None if its definition is not found."""
     base = re.split(r"[<:]", entry.strip(":"))[0]
     bare = plain(text)
     for match in re.finditer(rf"\b{re.escape(base)}\s*\(", bare):
@@ -154,7 +154,7 @@ def parameters(text: str, entry: str) -> list[str] | None:
 
 
 def check(entry: str, where: str, text: str, arguments: Sequence[Argument]) -> None:
-    """Raises BadInput where the entry's parameters and the arguments differ."""
+    """Raises BadInput if the entry's parameters and the arguments differ."""
     listed = parameters(text, entry)
     if listed is None:
         if re.search(rf"\b{re.escape(re.split(r'[<:]', entry.strip(':'))[0])}\b", plain(text)) is None:
@@ -202,7 +202,7 @@ def _type(declared: str) -> str:
 
 
 def _balanced(text: str, start: int) -> tuple[str | None, int]:
-    """What stands between the parenthesis that was opened before `start` and its partner, and where that ends."""
+    """The text from `start`, just after an opening parenthesis, to the matching one, and where that ends."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)

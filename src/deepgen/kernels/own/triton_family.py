@@ -1,8 +1,8 @@
 """The generator of a user's own Triton kernel: its `tl.constexpr` parameters and Triton's options are the knobs.
 
-Triton specializes code for arguments that are 1 or a multiple of 16. So does deepgen, for sizes and strides at tuning
-time; the launch plan then requires it of every shape. Scalars that are keywords of a call may have any value. Addresses
-are multiples of 16 bytes: calls on a GPU ensure that. On CPUs only the value 1 is specialized.
+Triton specializes code for arguments that are 1 or a multiple of 16. deepgen does the same for sizes and strides at
+tuning time; the launch plan then requires it of every shape. Scalars that are keywords of a call may have any value.
+Addresses are multiples of 16 bytes: calls on a GPU ensure that. On CPUs only the value 1 is specialized.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.kernel import DIVISIBLE, NEAR, TritonUnit
 from deepgen.vocabulary.registry import LOWERINGS
 
-# Options of the compiler, which are knobs by their names; those of one kind of target are by themselves.
+# Compiler options, which are knobs under their own names; those of one kind of target are listed separately.
 OPTIONS = {
     "": ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion"),
     "cuda": ("maxnreg",),
@@ -40,7 +40,7 @@ _GRANULE = 16
 
 
 class TritonFamily(KernelFamily):
-    """One description in Triton."""
+    """The generator of one description in Triton."""
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if isinstance(target, Cpu):
@@ -90,7 +90,8 @@ def _options(target: Target) -> tuple[str, ...]:
 
 
 def _described_for(described: Description, target: Target) -> Description:
-    """On a CPU without the options that shape code for GPUs, nor requirements that name them."""
+    """The description for a CPU: without the options that shape code for GPUs, and without requirements that name
+    them."""
     if not isinstance(target, Cpu):
         return described
     dropped = ALL_OPTIONS - set(OPTIONS["cpu"]) - {"enable_fp_fusion"}
@@ -119,7 +120,7 @@ def _called(
 def _launched(
     step: Step, described: Description, ones: Mapping[str, int], options: Mapping[str, Any], target: Gpu
 ) -> Step:
-    """A launch with what is known before the build: which parameters are left, and the clusters of blocks."""
+    """A launch with the facts known before the build: the remaining parameters, and the clusters of blocks."""
     names = described.options["parameters"]
     x, *others = step.grid
     blocks = int(options.get("num_ctas", 1))
@@ -136,9 +137,10 @@ def _launched(
 def _specialised(
     described: Description, operator: Operator, target: Target
 ) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
-    """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""
+    """The parameters with the known facts about their values, those that are 1, and the resulting conditions on
+    shapes."""
     numbers = operator.scalars()
-    divisible = isinstance(target, Gpu)  # on a CPU it changes no code
+    divisible = isinstance(target, Gpu)  # on a CPU divisibility does not affect the code
     parameters: dict[str, list[str]] = {}
     ones: dict[str, int] = {}
     requires: dict[str, str] = {}
@@ -175,7 +177,7 @@ def _near(argument: TensorArgument, operator: Operator) -> bool:
 
 
 def _type(argument: Argument) -> str:
-    """A parameter's type as Triton spells it."""
+    """A parameter's type in Triton's spelling."""
     if isinstance(argument, ScalarArgument):
         return _TYPES.get(argument.ctype, argument.ctype)
     if isinstance(argument, TensorArgument):

@@ -24,19 +24,20 @@ from deepgen.kernels.own.triton_family import ALL_OPTIONS
 from deepgen.vocabulary import BadInput, JsonObject, Source
 from deepgen.vocabulary.finding import module_at
 
-_MODULES = ("triton", "math")  # that kernels may name
+_MODULES = ("triton", "math")  # that kernels may use
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def text_of(function: Any) -> str:
-    """A Python file that defines the function. Raises BadInput where it names something that cannot be written."""
+    """A Python file that defines the function. Raises BadInput if it uses something that cannot be written to the
+    file."""
     writer = _Writer()
     writer.add_function(function.fn.__name__, function)
     return "\n".join(["import triton", *sorted(writer.imports - {"import triton"}), "", *writer.parts])
 
 
 def key_of(text: str, entry: str) -> str:
-    """Triton's own digest of the function, and of all that it calls, as the text has them."""
+    """Triton's own digest of the function and of everything that it calls, computed from the text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.py"
         path.write_text(text)
@@ -54,7 +55,7 @@ def key_of(text: str, entry: str) -> str:
 
 
 class _Writer:
-    """Collects functions after those that they call."""
+    """Collects functions in order, callees first."""
 
     def __init__(self) -> None:
         self.imports: set[str] = set()
@@ -104,13 +105,13 @@ def _imported(statement: str, bound: str, name: str) -> str:
 
 
 def _of_triton(value: Any) -> bool:
-    """Whether it is a function or a type that Triton brings."""
+    """Whether it is one of Triton's own functions or types."""
     module = getattr(value, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] == "triton" and hasattr(value, "__name__")
 
 
 def _constant(name: str, value: Any, user: str) -> str:
-    """A line that defines what Triton lets a kernel read: a tl.constexpr, or one of its types."""
+    """A line that defines a global that Triton lets a kernel read: a tl.constexpr, or one of its types."""
     if _is(value, "constexpr"):
         return f"{name} = triton.language.constexpr({_literal(value.value, name, user)})"
     if _is(value, "dtype"):
@@ -141,7 +142,7 @@ def _literal(value: Any, name: str, user: str) -> str:
 
 
 def _source(function: Any) -> tuple[str, ast.FunctionDef]:
-    """The function's own lines, without decorators."""
+    """The source code of the function, without decorators."""
     try:
         text = textwrap.dedent(inspect.getsource(function))
         (tree,) = ast.parse(text).body
@@ -159,7 +160,7 @@ def _scope(function: Any) -> dict[str, Any]:
 
 
 def _names(tree: ast.FunctionDef) -> list[str]:
-    """The names that the function takes from around it, in their order."""
+    """The global names that the function uses, in order."""
     parts = [tree.args, *tree.body]  # not the decorators
     nodes = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)]
     arguments = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
@@ -172,7 +173,7 @@ _SUFFIX = ".py"
 
 
 def function_of(source: Any, language: str | None, entry: str | None, folder: Path) -> Any | None:
-    """The `@triton.jit` function that is given, or that a Python file holds as `entry`; None for other languages."""
+    """The given `@triton.jit` function, or the one that a Python file defines as `entry`; None for other languages."""
     if isinstance(source, (str, Path)):
         named = "\n" not in str(source) and Path(source).suffix == _SUFFIX
         if language not in (None, "triton") or not (named or language == "triton"):
@@ -192,7 +193,7 @@ def function_of(source: Any, language: str | None, entry: str | None, folder: Pa
 
 
 def read(function: Any) -> tuple[Source, ...]:
-    """Its text, which stands on its own."""
+    """Its text as a self-contained file."""
     return (Source(f"{function.fn.__name__}{_SUFFIX}", text_of(function)),)
 
 
@@ -203,9 +204,9 @@ def keyed(described: Description) -> Description:
 
 
 def options(function: Any, arguments: Sequence[Argument], valued: Sequence[str]) -> JsonObject:
-    """What a build needs of the function; `given` names what has values.
+    """What a build needs to know about the function; `valued` names the parameters that have values.
 
-    Raises BadInput where the function and what is said of it differ.
+    Raises BadInput if the function and its description differ.
     """
     import triton
 
@@ -258,7 +259,8 @@ def refuse(
     flags: object,
     libraries: object,
 ) -> None:
-    """Raises BadInput for what kernels in other languages have: Triton says itself how a kernel is launched."""
+    """Raises BadInput for parameters that only kernels in other languages have: Triton itself determines how a kernel
+    is launched."""
     usual = {
         "block": (block, (1,)),
         "shared": (shared, 0),

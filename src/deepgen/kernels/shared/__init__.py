@@ -25,7 +25,7 @@ Implied = tuple[tuple[str, str], ...]
 
 
 def served(operator: Operator, target: Target, kind: type[Kind], chip: type[Chip]) -> tuple[Kind, Chip]:
-    """The operator and the target of a call after `refuses`, as what they are."""
+    """The operator and the target of a call after `refuses`, with their actual types."""
     assert isinstance(operator, kind) and isinstance(target, chip), "ask refuses() first"
     return operator, target
 
@@ -47,16 +47,17 @@ def thread_counts(cores: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Kinds:
-    """How configs are distinguished, and how far a model is trusted: it is less sure of the order between kinds."""
+    """How configs are classified, and how far a model is trusted: it predicts the order within a kind better than
+    between kinds."""
 
     kind: Callable[[Config], Hashable]
     tile: Callable[[Config], Hashable]
-    same: float  # times longer, for each that was taken of a kind
-    likely: float  # times the best: others are not worth a try
+    same: float  # factor for each config already taken of a kind
+    likely: float  # times the best: slower ones are not tried
 
 
 def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: Kinds) -> Iterator[Config]:
-    """Configs that may be the fastest, the model's first choice first: each tile once in a kind."""
+    """Configs that may be the fastest, the model's first choice first: each tile once per kind."""
     taken: Counter[Hashable] = Counter()
     least = inf
     left = [row for row in modelled if row[0] < inf]
@@ -71,7 +72,7 @@ def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: 
 
 
 def sources(package: str, names: Iterable[str]) -> tuple[Source, ...]:
-    """Files of a package, or of this one where that does not have them."""
+    """Files of a package, or of this one if that does not have them."""
     return tuple(Source(name, source_text(package, name)) for name in names)
 
 
@@ -82,7 +83,7 @@ def source_text(package: str, name: str) -> str:
 
 
 def dialect_sources(language: str) -> tuple[Source, ...]:
-    """The headers of the dialect that a kernel in CUDA or HIP includes."""
+    """The headers of the dialect, for a kernel in CUDA or HIP."""
     return sources(f"{__name__}.dialect", ("dialect.h", f"dialect_{language}.h"))
 
 
@@ -91,7 +92,7 @@ def language_of(target: Target) -> str:
 
 
 def c_kernel(name: str, package: str, files: Iterable[str], macros: Macros, plan: LaunchPlan) -> Kernel:
-    """A kernel in C with threads."""
+    """A multithreaded kernel in C."""
     return Kernel(name, "c", sources(package, files), ("-std=gnu11", "-pthread", *defines(macros)), plan)
 
 
@@ -109,5 +110,5 @@ def defines(macros: Macros) -> tuple[str, ...]:
 
 
 def shared_headers() -> tuple[Source, ...]:
-    """For code outside the package: a pool of threads, and products by tiles of AMX or what stands in for them."""
+    """For code outside the package: a thread pool, and products by AMX tiles with their emulation."""
     return sources(__name__, ("cpu_pool.h", "x86_pool.h", "tiles.h", "emulate.h"))

@@ -14,25 +14,25 @@ from deepgen.space import Expr, Space, implies
 from deepgen.targets import X86
 
 HUGE_PAGE = 2 << 20  # bytes, as in x86_pages.h
-_CLOCK = 2.5e9  # of a usual CPU under vectors
-_WAKING_CLOCKS = 2e4  # of a call that wakes other threads
-_PACKING_CLOCKS = 0.25  # of each number that is packed
-_BYTES_PER_CLOCK = 4.0  # that a core gets from memory
-_ADDED_PER_CLOCK = 4.0  # sums of slices of K that are added up
-_DIVIDED = {"m": "left", "n": "right", "mn": "both"}  # other words for what tasks divide
+_CLOCK = 2.5e9  # of a typical CPU under vector load
+_WAKING_CLOCKS = 2e4  # for a call that wakes other threads
+_PACKING_CLOCKS = 0.25  # per packed element
+_BYTES_PER_CLOCK = 4.0  # from memory, per core
+_ADDED_PER_CLOCK = 4.0  # sums of slices of K
+_DIVIDED = {"m": "left", "n": "right", "mn": "both"}  # knob values of other families for what tasks divide
 
 
 class TileCost(NamedTuple):
-    """What one iteration of the innermost loop computes."""
+    """The work of one iteration of the innermost loop."""
 
     rows: int
     columns: int
-    depth: int  # numbers along K
+    depth: int  # elements along K
     clocks: float
 
 
 def seconds(gemm: Gemm, config: Mapping[str, Any], tile: TileCost) -> float:
-    """The arithmetic and the packing of the busiest thread, the memory's time, and waking threads."""
+    """Arithmetic and packing of the busiest thread, memory time, and waking threads."""
     left, right = (gemm.n, gemm.m) if config.get("SWAP", False) else (gemm.m, gemm.n)
     high, wide, deep = -(-left // tile.rows), -(-right // tile.columns), -(-gemm.k // tile.depth)
     threads = config["THREADS"]
@@ -51,20 +51,20 @@ def seconds(gemm: Gemm, config: Mapping[str, Any], tile: TileCost) -> float:
 
 
 def _busiest(units: int, threads: int, parts: int) -> float:
-    """The share of the thread that has most to do, where tasks have whole units and threads draw one by one."""
+    """The busiest thread's share, if tasks have whole units and threads draw them one by one."""
     each = -(-units // parts)
     tasks = -(-units // each)
     return -(-tasks // threads) * each / units
 
 
 PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
-C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is made from f32
+C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is converted from f32
 _SCALES = {"none": 0, "tensor": 1, "row": 2, "column": 3}
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
 def unfit_result(gemm: Gemm) -> str | None:
-    """Why these sums or this result cannot be had from such operands; None where they can."""
+    """The reason why these operands cannot give such sums or such a result; None if they can."""
     integer = gemm.a in ("i8", "u8")
     if gemm.acc != ("i32" if integer else "f32"):
         return f"it accumulates {gemm.a} in {'i32' if integer else 'f32'} only"
@@ -78,7 +78,8 @@ def unfit_result(gemm: Gemm) -> str | None:
 
 
 def swaps(gemm: Gemm) -> list[bool]:
-    """Which operand may be the left one: rows of A (M x K) and columns of B (N x K) can be read where they lie."""
+    """The possible values of SWAP: rows of A (M x K) and columns of B (N x K) can be read in place as the left
+    operand."""
     return {"nn": [False], "nt": [False, True], "tn": [False, True], "tt": [True]}[gemm.layout]
 
 
@@ -98,7 +99,7 @@ def operand_macros(gemm: Gemm, swap: bool) -> dict[str, int]:
 
 
 def finish_macros(gemm: Gemm) -> dict[str, int]:
-    """What finish.h does to sums."""
+    """The macros for the epilogue in finish.h."""
     return {"BIAS": int(gemm.bias), "SCALES": _SCALES[gemm.scales], "ACTIVATION": _ACTIVATIONS[gemm.activation]}
 
 
@@ -109,7 +110,7 @@ def partitions(gemm: Gemm) -> list[str]:
 def every_task_works(
     s: Space, gemm: Gemm, swap: Expr, threads: Expr, partition: Expr, tasks: Expr, rows: Expr, columns: Expr
 ) -> None:
-    """Requires a panel, of so many rows or columns, or a matrix for each task of each thread."""
+    """Requires, for each task of each thread, a panel of this many rows or columns, or a matrix."""
     for swapped in swaps(gemm):
         left, right = sides(gemm, swapped)
         for word, size, unit in (("left", left, rows), ("right", right, columns)):
@@ -124,7 +125,8 @@ def every_task_works(
 
 
 def all_cores(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """Threads of a default that has enough to do for all cores: what gives each of them most panels is divided."""
+    """Threads of a default with enough work for all cores: the dimension that gives each of them most panels is
+    divided."""
     threads = cpu.cores
     if threads == 1:
         return {"THREADS": 1}

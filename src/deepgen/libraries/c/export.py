@@ -56,7 +56,7 @@ class Exported:
 
 
 def export(library: Library, folder: Path, name: str = NAME) -> Exported:
-    """Write the folder, which must be empty or missing; it is there when all of it is."""
+    """Write the folder, which must be empty or missing. It appears only once it is complete."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise BadInput(f"the name is {name!r}", allowed="lower-case letters, digits and _, starting with a letter")
     check_folder(folder)
@@ -75,7 +75,7 @@ def export(library: Library, folder: Path, name: str = NAME) -> Exported:
 
 
 def check_folder(path: Path) -> None:
-    """Raises BadInput where a file stands where a folder is to be written."""
+    """Raises BadInput if a file is in the place of the folder."""
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file", allowed="a folder")
 
@@ -117,7 +117,7 @@ def _kernel(library: Library, function: ExportedFunction, entry: Entry, place: i
 def _write_sources(
     library: Library, folder: Path, name: str, functions: list[ExportedFunction], texts: Mapping[str, KernelText]
 ) -> list[str]:
-    """The header, the runtime, and a file for each kind of device; gives the names of these."""
+    """Write the header, the runtime, and one file per kind of device; returns the names of these files."""
     (folder / "include" / f"{name}.h").write_text(header(name, functions))
     for file in _RUNTIME:
         text = resources.files("deepgen.libraries.c").joinpath(file).read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ def _write_sources(
 
 
 def _build(folder: Path, name: str, files: list[str]) -> Path:
-    """The shared library, for this machine's CPU and no instruction set beyond its base."""
+    """Build the shared library for this machine's CPU, using only the base instruction set."""
     compiler = toolchain_for(targets.resolve("cpu"), "c")
     assert isinstance(compiler, CCompiler), "CPUs have C compilers"
     shared = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
@@ -146,7 +146,7 @@ def _build(folder: Path, name: str, files: list[str]) -> Path:
     return shared
 
 
-# Without contraction, times are predicted to the last bit as Python does.
+# Without contraction, predicted times match those of Python to the last bit.
 FLAGS = (
     "-O2",
     "-ffp-contract=off",
@@ -160,7 +160,7 @@ LIBRARIES = ("-ldl", "-lpthread", "-lm")
 
 
 def packaging(name: str, version: str, abi: int, sources: Sequence[str]) -> Mapping[str, str]:
-    """Paths below the exported folder, and their texts."""
+    """Paths relative to the exported folder, and their contents."""
     return {
         f"lib/cmake/{name}/{name}Config.cmake": _config(name, abi),
         f"lib/cmake/{name}/{name}ConfigVersion.cmake": _version(version),
@@ -227,7 +227,7 @@ install(DIRECTORY lib/{name} lib/cmake lib/pkgconfig DESTINATION lib)
 """
 
 
-_TIME = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
+_TIME = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal content gives an identical file
 
 
 def write_wheel(library: Library, folder: Path, name: str = NAME) -> tuple[Path, Exported]:
@@ -306,7 +306,7 @@ def _function(function: ExportedFunction) -> JsonObject:
 
 
 def _shapes(operator: Operator) -> JsonObject:
-    """Sizes of an operator that tells shapes by numbers alone, and the shapes of its tensors."""
+    """The sizes of an operator whose shapes are plain numbers, and the shapes of its tensors."""
     tensors = operator.signature().tensors
     shapes: JsonObject = {param.name: [_size(size) for size in param.shape] for param in tensors}
     return {"sizes": dict(operator.sizes()), "tensors": shapes}
@@ -317,7 +317,7 @@ def _size(size: int | str) -> Json:
 
 
 def _tree(expr: Expr) -> Json:
-    """A size as the package computes it."""
+    """A size as a tree that the package evaluates."""
     if expr.op == "knob":
         return str(expr.data)
     if expr.op == "const" and isinstance(expr.data, int):

@@ -18,9 +18,9 @@ from deepgen.vocabulary import DeepgenError, Json, digest
 from deepgen.vocabulary.c_words import is_reserved
 from deepgen.vocabulary.dtypes import dtype
 
-# How C and C++ spell numbers. Formats that neither has are passed as their bits.
+# C and C++ types of dtypes. Formats that neither language has are passed as their bits.
 _CTYPES = {"f64": "double", "f32": "float", "tf32": "float", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t"}
-_TAKEN = {"v", "workspace", "workspace_bytes", "stream", "bytes", "in"}  # by the generated functions
+_TAKEN = {"v", "workspace", "workspace_bytes", "stream", "bytes", "in"}  # names used by the generated functions
 _BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "int64_t"}
 
 
@@ -30,14 +30,14 @@ def ctype(of: str) -> str:
 
 
 def argument(name: str) -> str:
-    """How a size or a tensor is called in C."""
+    """The C name of a size or a tensor."""
     lower = name.lower()
     return f"{lower}_" if lower in _TAKEN or is_reserved(lower) else lower
 
 
 @dataclass(frozen=True)
 class Stride:
-    """A stride that the caller passes: its name in C, and what it is in C where the tensor is dense."""
+    """A stride that the caller passes: its name in C, and its value in C if the tensor is dense."""
 
     name: str
     scalar: str  # its name in launch plans
@@ -63,17 +63,17 @@ class ExportedFunction:
 
     @cached_property
     def _named(self) -> frozenset[str]:
-        """The sizes that the shapes of tensors are written in."""
+        """The sizes that appear in the shapes of tensors."""
         shapes = [str(size) for param in self.tensors for size in param.shape]
         return frozenset(name for size in shapes for name in parse(size).knobs())
 
     @property
     def fixed(self) -> bool:
-        """Whether shapes are numbers, as those of expressions: each kernel serves the shape it was tuned for."""
+        """Whether shapes are plain numbers, as in expressions: each kernel serves only the shape it was tuned for."""
         return not self._named
 
     def at(self, entry: Entry) -> ExportedFunction:
-        """The function as one of its kernels sees it."""
+        """The function with the shape of one of its kernels."""
         return replace(self, operator=entry.operator) if self.fixed else self
 
     @cached_property
@@ -83,7 +83,7 @@ class ExportedFunction:
 
     @cached_property
     def strides(self) -> Mapping[str, tuple[Stride, ...]]:
-        """Of each tensor whose rows may lie apart: of all dimensions but the last."""
+        """The strides of each tensor that allows gaps between rows: one for each dimension but the last."""
         out = {}
         for param in self.tensors:
             scalars = [f"stride_{param.name}_{i}" for i in range(len(param.shape) - 1)]
@@ -94,18 +94,18 @@ class ExportedFunction:
         return out
 
     def _stride_name(self, scalar: str) -> str:
-        """The operator's other name for it, such as BLAS's for a matrix, or its own in small letters."""
+        """The operator's alias for it, such as BLAS's name for a matrix's stride, or its own name in lower case."""
         return next((alias for alias, of in self.operator.aliases().items() if of == scalar), scalar.lower())
 
     @cached_property
     def sized(self) -> Mapping[str, str]:
-        """How C spells the sizes: places in `v`, or constants."""
+        """The sizes in C: entries of `v`, or constants."""
         places = {name: f"v[{place}]" for place, name in enumerate(self.sizes)}
         return {name: places.get(name, in_c(value, {})) for name, value in self.operator.sizes().items()}
 
     @cached_property
     def scalars(self) -> Mapping[str, str]:
-        """How C spells each number that a launch plan may name."""
+        """Each number that a launch plan may refer to, in C."""
         names = {name: in_c(value, {}) for name, value in self.operator.scalars().items()} | dict(self.sized)
         for param in self.tensors:
             names |= {f"stride_{param.name}_{i}": self.product(param.shape[i + 1 :]) for i in range(len(param.shape))}
@@ -124,7 +124,7 @@ class ExportedFunction:
 
 
 def functions_of(entries: Iterable[Entry]) -> list[ExportedFunction]:
-    """Entries by what they compute, on CPUs and on each kind of GPU."""
+    """Entries grouped by what they compute, on CPUs and on each kind of GPU."""
     groups: list[list[Entry]] = []
     for entry in sorted(entries, key=lambda e: e.name):
         for group in groups:
@@ -159,7 +159,7 @@ def _kind(entry: Entry) -> str:
 
 
 def _name(operator: Operator) -> str:
-    """Its description without sizes, so that it is one name in all shapes: gemm_f32_nn, gemm_bf16_nt_relu_bias."""
+    """The operator's description without sizes, so one name for all shapes: gemm_f32_nn, gemm_bf16_nt_relu_bias."""
     sizes = operator.sizes()
     text = re.sub(r"batch \d+ of ", "batched ", operator.describe())
     text = re.sub(rf"\b({'|'.join(('to', 'by', *sizes))}) \d+(x\d+)*", "", text)
@@ -180,7 +180,7 @@ class NotInC(DeepgenError):
 
 
 def in_c(value: int | float | str, names: Mapping[str, str]) -> str:
-    """A number of a launch plan, or an expression over the scalars, of which `names` tells how C spells each."""
+    """A number of a launch plan, or an expression over the scalars; `names` gives the C text of each scalar."""
     if isinstance(value, str):
         return _text(parse(value), names)
     return _constant(value)

@@ -34,7 +34,7 @@ class KernelText:
 
     object: str
     text: str
-    modelled: bool  # whether its family's model is part of it
+    modelled: bool  # whether it includes its family's model
 
 
 def kernel_text(
@@ -77,7 +77,7 @@ def kernel_text(
 
 
 def _serves(function: ExportedFunction, kernel: Kernel, name: str) -> str:
-    """All requirements of the kernel, dense tensors where it is not told of other strides, and numbers that fit."""
+    """All requirements of the kernel, dense tensors unless it takes other strides, and ranges of 32-bit arguments."""
     named = plans.names_of(kernel.plan)
     conditions = [in_c(expression, function.scalars) for expression, _ in kernel.requirements]
     passed = [a for step in plans.steps_of(kernel.plan) for a in step.args if isinstance(a, ScalarArg)]
@@ -98,19 +98,19 @@ def _serves(function: ExportedFunction, kernel: Kernel, name: str) -> str:
 
 
 def _workspaces(plan: LaunchPlan, scalars: Mapping[str, str]) -> list[Workspace]:
-    """Each once; steps that name the same one share it, at the largest size asked for."""
+    """Each workspace once; steps that name the same one share it, at the largest size requested."""
     spaces: dict[str, Workspace] = {}
     for arg in (a for step in plans.steps_of(plan) for a in step.args if isinstance(a, WorkspaceArg)):
         text, before = in_c(arg.bytes, scalars), spaces.get(arg.name)
         if before is not None and before.bytes != text:
             text = f"greatest({before.bytes}, {text})"
-        # Where a run could use what the last one left, it is zeroed again: callers may bring other memory.
+        # Zeroed again if a run could read what the previous one left: callers may pass different memory.
         spaces[arg.name] = Workspace(arg.name, text, max(arg.align, 1), arg.zeroed)
     return list(spaces.values())
 
 
 def _bytes(spaces: Sequence[Workspace], name: str) -> str:
-    """The first part begins at an aligned address, so there is room for that too."""
+    """The first part must begin at an aligned address, so space for that is included."""
     whole = [f"aligned((size_t){space.bytes}, {space.align}) + {space.align}" for space in spaces]
     return f"static size_t {name}_bytes(const int64_t *v) {{\n    (void)v;\n    return {' + '.join(whole) or '0'};\n}}"
 
@@ -185,7 +185,7 @@ def _launched(function: ExportedFunction, step: Step, entry: int) -> list[str]:
 
 
 def _argument(function: ExportedFunction, arg: object) -> tuple[str, str]:
-    """The type and the value of an argument."""
+    """The type and the value of an argument in C."""
     if isinstance(arg, TensorArg):
         return "void *", f"t[{[param.name for param in function.tensors].index(arg.tensor)}]"
     if isinstance(arg, WorkspaceArg):
@@ -229,5 +229,5 @@ def _strings(words: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string of C: JSON's are, as long as they are ASCII."""
+    """A C string literal: JSON's are the same, as long as they are ASCII."""
     return json.dumps(text)

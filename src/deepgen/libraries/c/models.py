@@ -24,11 +24,11 @@ _INFIX = {"+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!="}
 
 
 class NotTraced(Exception):
-    """A model that does more with sizes than symbols can record."""
+    """A model that uses sizes in a way that symbols cannot record."""
 
 
 class _Node:
-    """An operation on others. Equal ones are the same object: see `_Nodes`."""
+    """An operation on other nodes. Equal nodes are the same object: see `_Nodes`."""
 
     __slots__ = ("args", "op")
 
@@ -37,7 +37,7 @@ class _Node:
 
 
 class _Nodes:
-    """All operations of one model, each once."""
+    """All operations of one model, each stored once."""
 
     def __init__(self) -> None:
         self._each: dict[tuple[str, tuple[int, ...]], _Node] = {}
@@ -50,7 +50,7 @@ class _Nodes:
         return self.node(repr(float(value)) if isfinite(value) else "NAN")
 
     def either(self, condition: _Node, yes: _Node, no: _Node) -> _Node:
-        """One of two values. What they have in common is computed once, whichever it is."""
+        """One of two values. What they have in common is computed once, unconditionally."""
         if yes is no:
             return yes
         key = (id(condition), id(yes), id(no))
@@ -64,7 +64,7 @@ class _Nodes:
 
 
 class _Call:
-    """One call of a model: the answers that it gets, and the conditions that it asked about."""
+    """One call of a model: the outcomes to give for its conditions, and the conditions that it evaluated."""
 
     def __init__(self, nodes: _Nodes, answers: Sequence[bool]) -> None:
         self.nodes, self.asked = nodes, list[_Node]()
@@ -79,7 +79,7 @@ class _Call:
 
 
 class _Symbol:
-    """A number that is known when the library is called."""
+    """A number that becomes known when the library is called."""
 
     def __init__(self, call: _Call, node: _Node) -> None:
         self.call, self.node = call, node
@@ -177,7 +177,7 @@ class _Symbol:
 
 
 class _Condition:
-    """Whether something holds: asked for, it is decided for this call. In arithmetic it is 0 or 1."""
+    """A comparison. As a bool it is decided for this call; in arithmetic it is 0 or 1."""
 
     def __init__(self, call: _Call, node: _Node) -> None:
         self.call, self.node = call, node
@@ -197,9 +197,9 @@ class _Condition:
 
 
 def model_text(entry: Entry, sizes: Sequence[str], name: str) -> str | None:
-    """A function in C of that name, of sizes in `v`: seconds by the family's model, NAN where there is no telling.
+    """A C function of that name, of sizes in `v`: seconds by the family's model, NAN if it has no prediction.
 
-    None where the family has no model, and where it cannot be had in C.
+    None if the family has no model, or if the model cannot be expressed in C.
     """
     if entry.family not in generators.FAMILIES or not isinstance(generators.by_name(entry.family), Modelled):
         return None
@@ -212,7 +212,7 @@ def model_text(entry: Entry, sizes: Sequence[str], name: str) -> str | None:
 
 
 def _traced(run: Callable[[_Call], _Node], nodes: _Nodes, answers: Sequence[bool], calls: list[int]) -> _Node:
-    """The result for all answers that begin with these."""
+    """The result, merged over all sequences of outcomes that begin with these."""
     calls[0] += 1
     if calls[0] > _MOST_CALLS:
         raise NotTraced("it has too many conditions")
@@ -232,7 +232,7 @@ def _result(call: _Call, entry: Entry, sizes: Sequence[str]) -> _Node:
         seconds: Any = family.modelled_seconds(_with_sizes(entry.operator, symbols), entry.target, entry.config)
     except TypeError as error:
         raise NotTraced("it uses sizes in a way that symbols do not support") from error
-    except (ArithmeticError, KeyError, ValueError):  # as where Python chooses: there is no telling
+    except (ArithmeticError, KeyError, ValueError):  # as in Python's choice: no prediction
         seconds = None
     if seconds is None:
         return call.nodes.constant(float("nan"))
@@ -240,7 +240,7 @@ def _result(call: _Call, entry: Entry, sizes: Sequence[str]) -> _Node:
 
 
 def _with_sizes(operator: Operator, symbols: dict[str, _Symbol]) -> Operator:
-    """The operator with symbols in the fields of these sizes; what it checks about sizes is not asked again."""
+    """The operator with symbols in place of these sizes; its checks of sizes are not run again."""
     symbolic: Operator = object.__new__(type(operator))
     lower = {name.lower(): symbol for name, symbol in symbols.items()}
     names = [field.name for field in fields(operator)]  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def _with_sizes(operator: Operator, symbols: dict[str, _Symbol]) -> Operator:
         raise NotTraced(f"{operator.name} has no field {missing[0]}")
     for name in names:
         object.__setattr__(symbolic, name, lower.get(name, getattr(operator, name)))
-    # Shapes of tensors are integers: what they take is computed here, as the operator does.
+    # Shapes of tensors must be integers, so their bytes are computed here, as the operator does.
     if _bytes(operator, operator.sizes()) != operator.least_bytes():
         raise NotTraced(f"{operator.name} moves other bytes than its tensors have")
     object.__setattr__(symbolic, "least_bytes", lambda: _bytes(operator, {**operator.sizes(), **symbols}))
@@ -256,7 +256,7 @@ def _with_sizes(operator: Operator, symbols: dict[str, _Symbol]) -> Operator:
 
 
 def _bytes(operator: Operator, sizes: Mapping[str, Any]) -> Any:
-    """What is read or written at least."""
+    """The bytes that must at least be read or written."""
     signature = operator.signature()
     whole: Any = 0
     for param in signature.tensors:
@@ -270,7 +270,7 @@ def _bytes(operator: Operator, sizes: Mapping[str, Any]) -> Any:
 
 
 def _function(result: _Node, name: str) -> str:
-    """Each operation as a variable, after those that it uses."""
+    """C with one variable per operation, defined after its operands."""
     places: dict[_Node, str] = {}
     lines: list[str] = []
 

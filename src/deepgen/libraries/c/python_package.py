@@ -5,7 +5,7 @@ and `out=` for what is written; without it a new array is made. On a GPU, arrays
 must be given, `workspace=` too where one is needed, and `stream=` is the driver's handle of a stream.
 """
 
-# This file becomes the package's `__init__.py`. It needs numpy and nothing else.
+# This file becomes the package's `__init__.py`. It needs only numpy.
 from __future__ import annotations
 
 import ctypes
@@ -35,7 +35,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Function:
-    """An operator: its tensors, and the function of the library that computes it."""
+    """An operator: its tensors, and the library function that computes it."""
 
     def __init__(self, library: ctypes.CDLL, about: dict[str, Any]) -> None:
         self.name: str = about["name"]
@@ -46,7 +46,7 @@ class Function:
         self._gpu: bool = about["gpu"]
         self._sizes: list[str] = about["sizes"]
         self._tensors: list[dict[str, Any]] = about["tensors"]
-        self._shapes: list[dict[str, Any]] = about["shapes"]  # the only ones that are served; none: any
+        self._shapes: list[dict[str, Any]] = about["shapes"]  # the only ones served; empty: any
         self._local = threading.local()
 
     def __call__(self, *arrays: Any, out: Any = None, workspace: Any = None, stream: int = 0, **sizes: int) -> Any:
@@ -78,7 +78,7 @@ class Function:
     def _as_tuned(
         self, read: list[dict[str, Any]], written: list[dict[str, Any]], arrays: Any, values: dict[str, int]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The tensors with the shapes of the kernel that takes these arrays; its sizes are kept."""
+        """The tensors with the shapes of the kernel that takes these arrays; its sizes are stored in `values`."""
         shapes = {tensor["name"]: [*np.shape(array)] for tensor, array in zip(read, arrays)}  # noqa: B905
         able = [
             tuned
@@ -96,7 +96,7 @@ class Function:
         raise NotServed(f"{self.name} was not tuned for arrays of these shapes. {self.__doc__}")
 
     def _seen(self, tensor: dict[str, Any], array: Any, values: dict[str, int]) -> tuple[int, list[int]]:
-        """The address and the strides of an array that fits the tensor; what its shape tells is kept."""
+        """The address and the strides of an array that fits the tensor; sizes from its shape are stored in `values`."""
         interface = "__cuda_array_interface__" if self._gpu else "__array_interface__"
         about = getattr(array, interface, None)
         if about is None:
@@ -116,7 +116,7 @@ class Function:
         steps = about.get("strides") or [kind.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
         strides = [step // kind.itemsize for step in steps]
         dense = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
-        first = tensor["strides"]  # of the strides that may be any
+        first = tensor["strides"]  # strides from this one on must be dense
         if any(s != d and n > 1 for s, d, n in list(zip(strides, dense, shape, strict=True))[first:]):
             raise ValueError(f"{tensor['name']} is not row-major: pass a contiguous copy")
         return about["data"][0], [d if n == 1 else s for s, d, n in zip(strides, dense, shape, strict=True)]
@@ -130,7 +130,7 @@ class Function:
 
     @staticmethod
     def _check_results(names: list[str], results: list[Any], read: Any) -> None:
-        """Arrays of the caller's that are written: they may be, and nothing is read from them meanwhile."""
+        """Raise if an array of the caller's cannot be written, or if it overlaps an input."""
         for name, array in zip(names, results):  # noqa: B905
             if isinstance(array, np.ndarray) and not array.flags.writeable:
                 raise ValueError(f"{name} is read-only")

@@ -20,7 +20,7 @@ def source(
     *,
     main: bool,
 ) -> str:
-    """The C file of all functions of one kind. `kernels`: by the names of their entries; `main`: the first file."""
+    """The C file of all functions of one kind. `kernels` is keyed by entry name; `main` marks the first file."""
     kind = functions[0].kind
     defines = [f'#define DEEPGEN_NAME "{name}"', *(["#define DEEPGEN_MAIN"] if main else [])]
     defines += ["#define DEEPGEN_HIP"] if kind == "hip" else []
@@ -42,7 +42,7 @@ def source(
 
 
 def _definition(function: ExportedFunction, tables: Sequence[Table]) -> str:
-    """The function itself, the query of its workspace, and whether it serves."""
+    """The function itself, the query of its workspace, and the query whether a shape is served."""
     strides = [stride for param in function.tensors for stride in function.strides[param.name]]
     sizes = [argument(name) for name in function.sizes]
     declared = [f"int64_t {name}" for name in sizes]
@@ -91,7 +91,7 @@ DEEPGEN_API deepgen_status {function.name}_served({", ".join(declared) or "void"
 
 
 def _checks(function: ExportedFunction) -> list[str]:
-    """What the arguments must satisfy, whichever kernel is chosen. Where nothing is to be written all is done."""
+    """Checks of the arguments that hold for every kernel. If the outputs are empty, the call returns at once."""
     signature = function.operator.signature()
     nothing = " && ".join(f"{function.product(param.shape)} == 0" for param in function.tensors if param.written)
     out = [] if function.fixed else [f"if ({nothing}) return DEEPGEN_OK;"]
@@ -121,7 +121,7 @@ STATUSES = ("OK", "NOT_SERVED", "BAD_ARGUMENT", "NO_WORKSPACE", "NOT_LOADED", "D
 
 
 def header(name: str, functions: Sequence[ExportedFunction]) -> str:
-    """Its text."""
+    """The text of the header."""
     guard = f"{name.upper()}_H"
     codes = ",\n    ".join(f"DEEPGEN_{status} = {code}" for code, status in enumerate(STATUSES))
     return f"""// Tuned kernels, made by `deepgen library export`. Every function may be called from several threads.

@@ -21,16 +21,16 @@ from deepgen.vocabulary.dtypes import dtype
 
 @dataclass(frozen=True)
 class Table:
-    """The kernels of a function that were timed under like conditions, and the shapes that they were timed at."""
+    """The kernels of a function that were timed under the same conditions, and the shapes at which they were timed."""
 
     entries: tuple[Entry, ...]
     kernels: tuple[KernelText, ...]
     points: tuple[Point, ...]
-    chosen: tuple[int, ...]  # at each point: the place of the kernel, or -1 for a vendor's library
+    chosen: tuple[int, ...]  # at each point: the index of the kernel, or -1 for a vendor's library
 
 
 def tables_of(function: ExportedFunction, kernels: Mapping[str, KernelText], content: LibraryContent) -> list[Table]:
-    """Of several devices, the one with the most instruction sets comes first."""
+    """One table per device and conditions; the device with the most instruction sets comes first."""
     by: dict[tuple[str, bool, int | None], list[Entry]] = {}
     for entry in function.entries:
         if entry.name in kernels:

@@ -38,7 +38,7 @@ from deepgen.operators.expr.nodes import (
 from deepgen.vocabulary.dtypes import our_name
 from deepgen.vocabulary.errors import BadInput
 
-_serial = count()  # iterators of different stages never have one name, so that one that is used elsewhere is noticed
+_serial = count()  # makes the names of iterators of different stages unique, so that use in another stage is detected
 
 
 def tensor(name: str, shape: Sequence[int], dtype: str = "f32", layout: str | None = None) -> Operand:
@@ -72,13 +72,13 @@ def reduce_axis(name: str, extent: int) -> ReduceAxis:
 
 
 def compute(name: str, shape: Sequence[int], value: Callable[..., Any]) -> Operand:
-    """A stage: `value` is called once, with one index for each dimension, and returns the element there."""
+    """Defines a stage: `value` is called once, with one index for each dimension, and returns the element there."""
     axes, element = _called(name, shape, value)
     return _stage(name, axes, element.value, element.sources)
 
 
 def scan(name: str, shape: Sequence[int], value: Callable[..., Any], *, axis: int, op: str = "sum") -> Operand:
-    """A stage with the inclusive running sum (prod, max, min) along one dimension."""
+    """Defines a stage with the inclusive running sum (prod, max, min) along one dimension."""
     axes, element = _called(name, shape, value)
     if isinstance(axis, bool) or not isinstance(axis, int) or not -len(axes) <= axis < len(axes):
         raise BadInput(f"{name}: a scan along dimension {axis!r}", allowed=f"0 to {len(axes) - 1}")
@@ -88,7 +88,7 @@ def scan(name: str, shape: Sequence[int], value: Callable[..., Any], *, axis: in
 
 
 def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Operand] | None = None) -> Expression:
-    """The expression with these results. Tensors are in the order in which they are first read, or as in `inputs`."""
+    """The expression with these results. Tensors are in the order of their first read, or as in `inputs`."""
     for one in (*outputs, *(inputs or ())):
         if not isinstance(one, Operand):
             raise BadInput(f"{one!r} is not a tensor", allowed="pass what dg.compute, dg.scan or dg.tensor returned")
@@ -140,7 +140,7 @@ def _stage(
 
 
 def _collect(one: Operand, seen: dict[str, Operand], tensors: dict[str, TensorSpec], stages: dict[str, Stage]) -> None:
-    """What an operand is made of, in the order in which it is read first."""
+    """Collects the tensors and stages that an operand depends on, in the order of their first read."""
     if seen.setdefault(one.name, one) is not one:
         raise BadInput(f"two tensors or stages are named {one.name}", allowed="give each its own name")
     if one.name in tensors or one.name in stages:
@@ -272,7 +272,7 @@ def _reduction(op: str, value: Any, axes: tuple[Any, ...]) -> Element:
 
 
 def _depends(condition: Any) -> bool:
-    """Whether a condition depends on anything: an axis, an element, a reduction."""
+    """Whether a condition depends on an axis, an element or a reduction."""
     if isinstance(condition, Place):
         return bool(condition.index.terms)
     return isinstance(condition, (Read, LiftedReduction)) or any(map(_depends, children(condition)))

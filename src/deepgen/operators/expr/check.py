@@ -36,12 +36,12 @@ from deepgen.operators.expr.nodes import (
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype
 from deepgen.vocabulary.errors import BadInput
 
-MOST_NODES = 4096  # of one element's value, each counted as often as it is used
+MOST_NODES = 4096  # of one element's value; shared nodes count each time they are used
 MOST_DEPTH = 200
 MOST_DIMENSIONS = 8
 MOST_STAGES = 64
-MOST_ELEMENTS = 1 << 48  # of a tensor, and of the points that a stage is computed from
-FORMATS = tuple(name for name in DTYPES if name != "tf32")  # tf32 is a way to multiply f32, not one to store numbers
+MOST_ELEMENTS = 1 << 48  # of a tensor, and of the points of a stage
+FORMATS = tuple(name for name in DTYPES if name != "tf32")  # tf32 is a way to multiply f32, not a storage format
 OF_INTEGERS = ("neg", "abs")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -85,7 +85,7 @@ def check_tensor(tensor: TensorSpec) -> None:
 
 
 def check_stage(stage: Stage, defined: Defined) -> None:
-    """Raises BadInput where the stage cannot be computed from what is known before it."""
+    """Raises BadInput if the stage cannot be computed from what is defined before it."""
     name(stage.name, "a stage")
     _check_shape(stage.name, stage.shape)
     axes = (*stage.axes, *stage.reduced)
@@ -120,7 +120,7 @@ def too_long(where: str) -> BadInput:
 
 
 def size(value: Value) -> int:
-    """How many nodes a value has, not more than one over the limit: values may share parts, which count each time."""
+    """The number of nodes of a value, at most one over the limit; shared parts count each time."""
     total, left = 0, [value]
     while left and total <= MOST_NODES:
         total += 1
@@ -274,7 +274,7 @@ def _check_iterators(names: frozenset[str], where: str, facts: Facts) -> None:
 
 
 def axis(name: str, extent: object, where: str) -> Axis:
-    """An axis whose extent is checked."""
+    """An axis, after its extent is checked."""
     if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
         raise BadInput(f"{where}: the axis {shown(name)} has the extent {extent!r}", allowed="an integer of at least 1")
     return Axis(name, extent.__index__())

@@ -27,9 +27,9 @@ from deepgen.vocabulary.dtypes import dtype
 
 @dataclass(frozen=True)
 class Factor:
-    """An element of a tensor as a factor of a sum of products, and what stands for it outside the tensor: zero.
+    """An element of a tensor as a factor of a sum of products, which is zero outside the tensor.
 
-    `padded`: whether a guard keeps the read inside, and holds wherever that is needed and nowhere else.
+    `padded`: whether a guard keeps the read inside, and holds exactly where the read is inside.
     """
 
     value: Value
@@ -47,12 +47,12 @@ class Contraction:
 
     @property
     def products(self) -> int:
-        """How many are added up for one element."""
+        """The number of products added up for one element."""
         return prod(axis.extent for axis in self.stage.reduced)
 
     @property
     def formats(self) -> tuple[str, str]:
-        """Of what is multiplied, as it lies in memory."""
+        """The formats of the factors in memory."""
         return self.left.read.dtype, self.right.read.dtype
 
 
@@ -74,7 +74,7 @@ class _Sums(Protocol):
 
 
 def factors(sums: _Sums) -> tuple[Value, Value] | None:
-    """What is multiplied and added up, where it is a sum of products; None: anything else."""
+    """The two factors, if it is a sum of products; None for anything else."""
     value = sums.value
     if sums.reduce != "sum" or getattr(sums, "scan", None) or not isinstance(value, Binary) or value.op != "mul":
         return None
@@ -82,7 +82,7 @@ def factors(sums: _Sums) -> tuple[Value, Value] | None:
 
 
 def factor(expression: Expression, value: Value) -> Factor | None:
-    """An element of one tensor, cast or not, guarded or not; None: anything else."""
+    """An element of one tensor, with or without a cast and a guard; None for anything else."""
     inner = value
     while isinstance(inner, Cast):
         inner = inner.value
@@ -96,7 +96,8 @@ def factor(expression: Expression, value: Value) -> Factor | None:
 
 
 def plain_contraction(expression: Expression, output: str) -> Contraction | None:
-    """The sum of products that an output is, but for a cast at the end: of numbers that were not computed before."""
+    """The sum of products that an output consists of, except for a final cast, if its factors are not computed; None
+    otherwise."""
     stage = expression.stage(output)
     inner = stage.value
     while isinstance(inner, Cast):
@@ -111,14 +112,14 @@ def plain_contraction(expression: Expression, output: str) -> Contraction | None
 
 
 def is_matrix_product(expression: Expression) -> bool:
-    """Whether all that it sums up are products of matrices, batched or not: no index adds two iterators up."""
+    """Whether all its sums are matrix products, batched or not: no index adds two iterators."""
     sums = [contraction(expression, stage) for stage in expression.stages if stage.reduced]
     reads = [one.read for product in sums if product is not None for one in (product.left, product.right)]
     return bool(sums) and None not in sums and all(len(index.terms) == 1 for read in reads for index in read.indices)
 
 
 def copies(expression: Expression, name: str) -> bool:
-    """Whether a tensor is given, or a stage that only moves numbers: padding, another layout, a wider format."""
+    """Whether a tensor is an input, or a stage that only moves numbers: padding, another layout, a wider format."""
     named = next((stage for stage in expression.stages if stage.name == name), None)
     if named is None:
         return True
@@ -138,14 +139,14 @@ def _reads_all(read: Read, stage: Stage) -> bool:
 
 
 def affine(index: Index) -> bool:
-    """Whether an index is a sum of iterators times numbers, without divisions."""
+    """Whether an index is a sum of iterators times constants, without divisions."""
     return all(isinstance(atom, Iter) for atom, _ in index.terms)
 
 
 def _is_padding(condition: Value, read: Read, shape: tuple[int, ...]) -> bool:
-    """Whether a condition says that a read is inside its tensor, and nothing else.
+    """Whether a condition only says that a read is inside its tensor.
 
-    It says no less than that: a read that it lets out of the tensor would have been refused.
+    It cannot say less: a read that may leave the tensor would have been rejected.
     """
     ends = {}
     for index, extent in zip(read.indices, shape, strict=True):

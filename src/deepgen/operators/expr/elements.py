@@ -32,13 +32,13 @@ from deepgen.vocabulary.errors import BadInput
 
 
 class Operand:
-    """An input tensor, or the result of a stage: `A[i, k]` is an element of it."""
+    """An input tensor, or the result of a stage: `A[i, k]` is one of its elements."""
 
     def __init__(
         self, definition: TensorSpec | Stage, before: Mapping[str, Operand], lifted: Sequence[Stage] = ()
     ) -> None:
         self.definition, self.before, self.lifted = definition, before, tuple(lifted)
-        self.stored: Operand | None = None  # of a stage that unpacks a tensor: that tensor
+        self.stored: Operand | None = None  # the tensor that this stage unpacks, if it does
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Operand:
 class Position:
     """An index in an expression: an axis, or sums of axes times integers, with // and % by integers."""
 
-    __array_ufunc__ = None  # a number of numpy's leaves the operation to us
+    __array_ufunc__ = None  # so that numpy scalars leave the operation to this class
     __hash__ = None  # type: ignore[assignment]  # == makes a condition
 
     def __init__(self, index: Index) -> None:
@@ -126,7 +126,7 @@ class Position:
 
 
 class ReduceAxis(Position):
-    """An axis that a reduction runs over."""
+    """An axis over which a reduction runs."""
 
     def __init__(self, axis: Axis) -> None:
         super().__init__(iterator(axis.name))
@@ -184,7 +184,7 @@ class Element:
         return binary("div", other, self, whole=True)
 
     def __pow__(self, other: Any) -> Element:
-        if type(other) is int and other in (2, 3):  # pow is slow, not for integers, and not there on all targets
+        if type(other) is int and other in (2, 3):  # pow is slow, and not available for integers or on all targets
             return self * self if other == 2 else self * self * self
         return binary("pow", self, other)
 
@@ -269,7 +269,7 @@ def _logic(op: str, left: Any, right: Any) -> Element:
 
 
 def pair(left: Any, right: Any, what: str) -> tuple[Element, Element]:
-    """Both as elements of one dtype: a plain number takes that of the other."""
+    """Both operands as elements of one dtype: a plain number takes that of the other."""
     for one in (left, right):
         if isinstance(one, Position):
             raise BadInput(
@@ -292,13 +292,13 @@ def number(value: Any, dtype: str, what: str = "a number") -> Element:
     if dtype == BOOL or (check.check_format(dtype, what).integer and not isinstance(value, Integral)):
         raise BadInput(f"{what}: {value!r} with an element of {dtype}", allowed="combine integers with integers")
     integer = check.check_format(dtype, what).integer
-    plain = int(value) if integer and isinstance(value, Integral) else float(value) + 0.0  # -0.0 is written as 0.0
+    plain = int(value) if integer and isinstance(value, Integral) else float(value) + 0.0  # -0.0 is stored as 0.0
     check.check_constant(plain, dtype, what)
     return Element(Const(plain, dtype), {})
 
 
 def _below(difference: Index) -> Element:
-    """difference < 0, in the one form that it is written in."""
+    """difference < 0, in its canonical form."""
     bare, limit = Index(difference.terms), -difference.constant
     if not bare.terms or bare.terms[0][1] > 0:
         return Element(Compare("lt", Place(bare), Const(limit, "i64")), {}, 3)

@@ -1,7 +1,7 @@
 """Static facts about indices and integers.
 
-Of indices: the values of iterators, and conditions that hold where an element is read. Of integers: which of them an
-expression can take without overflow, because the result of an overflow is not defined.
+For indices: the values of iterators, and conditions that hold where an element is read. For integers: which values an
+expression can take without overflow, because the result of an overflow is undefined.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _GREATEST = {"lt": -1, "le": 0}
 
 @dataclass(frozen=True)
 class Facts:
-    """`ranges`: the least and greatest value of each iterator. `known`: the same of other indices, as far as known."""
+    """`ranges`: the least and greatest value of each iterator. `conditions`: the same for other indices, as far as
+    known."""
 
     ranges: Mapping[str, tuple[int, int]]
     conditions: tuple[tuple[Index, float, float], ...] = ()
     never: bool = False  # whether the conditions contradict each other
 
     def bounds(self, of: Index) -> tuple[int, int]:
-        """The least and greatest value that an index can have. Never narrower than the truth, sometimes wider."""
+        """The least and greatest value that an index can have. Conservative: never narrower than the actual range,
+        sometimes wider."""
         low: float = of.constant
         high = low
         for atom, times in of.terms:
@@ -61,7 +63,7 @@ class Facts:
         return int(low), int(high)
 
     def assuming(self, condition: Value, *, holds: bool = True) -> Facts:
-        """What is known where a condition holds, or where it does not."""
+        """The facts where a condition holds, or where it does not."""
         if isinstance(condition, Logic) and (condition.op == "and") == holds:
             return self.assuming(condition.left, holds=holds).assuming(condition.right, holds=holds)
         limit = limits(condition, holds=holds)
@@ -75,7 +77,7 @@ class Facts:
         return replace(self, conditions=(*self.conditions, (index, least, greatest)))
 
     def decided(self, condition: Value) -> bool | None:
-        """Whether a condition always holds, or never; None: it depends."""
+        """Whether a condition always holds (True) or never does (False); None: it depends."""
         if isinstance(condition, Logic):
             left, right = self.decided(condition.left), self.decided(condition.right)
             if condition.op == "and":
@@ -107,7 +109,7 @@ def of_axes(axes: Iterable[Axis]) -> Facts:
 
 
 def simplified(value: Value, facts: Facts) -> Value:
-    """Without choices that are always made the same way, such as those of a padding of 0."""
+    """Removes selects that always make the same choice, such as those of a padding of 0."""
     if isinstance(value, Select):
         decided = facts.decided(value.condition)
         if decided is not None:
@@ -122,7 +124,7 @@ def simplified(value: Value, facts: Facts) -> Value:
 
 
 def _without_decided(condition: Value, facts: Facts) -> Value:
-    """The parts of an undecided condition that matter."""
+    """The undecided parts of an undecided condition."""
     if not isinstance(condition, Logic):
         return simplified(condition, facts)
     left, right = facts.decided(condition.left), facts.decided(condition.right)
@@ -150,7 +152,7 @@ def as_index(value: Value) -> Index | None:
 
 
 def limits(condition: Value, *, holds: bool) -> tuple[Index, float, float] | None:
-    """An index without its constant, and between which values it lies where a comparison holds, or does not."""
+    """An index without its constant, and the bounds of its values where a comparison holds, or does not."""
     difference = _difference(condition)
     if difference is None or not difference.terms:
         return None
@@ -167,15 +169,16 @@ def limits(condition: Value, *, holds: bool) -> tuple[Index, float, float] | Non
     return (bare, least, greatest) if bare.terms[0][1] > 0 else (-bare, -greatest, -least)
 
 
-_NONE = (0, 0)  # of floats and conditions, which are not looked at
+_NONE = (0, 0)  # for floats and conditions, which are not checked
 
 
 class _Overflow(Exception):
-    """At a stage."""
+    """An overflow at a stage."""
 
 
 def integer_ranges(expression: Expression) -> dict[str, tuple[int, int]]:
-    """The least and greatest value of each integer tensor that cannot take all of its format. Raises BadInput."""
+    """The least and greatest value of each integer tensor that cannot take all values of its format. Raises
+    BadInput."""
     whole = {t.name: dtype(t.dtype).whole for t in expression.tensors if dtype(t.dtype).integer}
     low, high = 0, max((abs(end) for ends in whole.values() for end in ends), default=0)
     if not whole or _fits(expression, _cut(whole, high)):

@@ -28,7 +28,7 @@ class Iter:
 
 @dataclass(frozen=True)
 class _Divided:
-    """What quotients and remainders share. Text and hash are asked for by the hundred thousand, and so are kept."""
+    """Base of quotients and remainders. Text and hash are needed hundreds of thousands of times, so they are cached."""
 
     of: Index
     by: int
@@ -47,7 +47,7 @@ class _Divided:
             kept["text"] = f"(({self.of}) {self._sign} {self.by})"
         return kept["text"]  # type: ignore[no-any-return]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # hashes of other processes are others
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes differ between processes
         return type(self), (self.of, self.by)
 
 
@@ -83,7 +83,7 @@ class Index:
             kept["hash"] = hash((self.terms, self.constant))
         return kept["hash"]  # type: ignore[no-any-return]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # hashes of other processes are others
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes differ between processes
         return Index, (self.terms, self.constant)
 
     def __add__(self, other: Index | int) -> Index:
@@ -141,7 +141,7 @@ class Index:
 
     @property
     def plain(self) -> str | None:
-        """The iterator that it is, if it is nothing else."""
+        """The iterator that it consists of, if it is nothing else."""
         atom, times = self.terms[0] if len(self.terms) == 1 and not self.constant else (None, 0)
         return atom.name if isinstance(atom, Iter) and times == 1 else None
 
@@ -153,13 +153,13 @@ class Index:
         return kept["iterators"]  # type: ignore[no-any-return]
 
     def step(self, name: str) -> int | None:
-        """By how much it grows with an iterator; None where that is not always the same."""
+        """How much it grows per step of an iterator; None if that varies."""
         if any(name in atom.of.iterators for atom, _ in self.terms if not isinstance(atom, Iter)):
             return None
         return next((times for atom, times in self.terms if atom == Iter(name)), 0)
 
     def substitute(self, by: Mapping[str, Index | int]) -> Index:
-        """With other indices in place of iterators."""
+        """The index with iterators replaced by other indices."""
         if self.iterators.isdisjoint(by):
             return self
         return summed(((_substituted(atom, by), times) for atom, times in self.terms), self.constant)
@@ -174,9 +174,10 @@ class Index:
         return low, high
 
     def span(self, extents: Mapping[str, Any], least: Callable[[Any, Any], Any] = min) -> Any:
-        """How many places it can reach at most while the named iterators run over that many values and others stand.
+        """How many places it can reach at most while the named iterators run over that many values and others are
+        fixed.
 
-        Extents may be numbers or expressions over knobs; `least` is then the minimum of such.
+        Extents may be numbers or expressions over knobs; `least` is then the minimum of such expressions.
         """
         total: Any = 1
         for atom, times in self.terms:
@@ -189,12 +190,12 @@ def iterator(name: str) -> Index:
 
 
 def shown(of: Index | str) -> str:
-    """As users know its axes: without the serial number by which equal names are distinguished."""
+    """The text for users: without the serial numbers that distinguish equal names of axes."""
     return re.sub(r"#\d+", "", str(of))
 
 
 def index(value: Index | int) -> Index:
-    """An integer as an index; an index as it is."""
+    """An integer as an index; an index is returned unchanged."""
     if isinstance(value, Index):
         return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -212,7 +213,7 @@ def summed(parts: Iterable[tuple[Index, int]], constant: int = 0) -> Index:
 
 
 def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:
-    """The canonical form. Lowering adds indices by the hundred thousand."""
+    """The canonical form. Lowering adds indices hundreds of thousands of times."""
     merged: dict[Atom, int] = {}
     for atom, times in terms:
         merged[atom] = merged.get(atom, 0) + times

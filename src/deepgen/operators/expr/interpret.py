@@ -1,6 +1,6 @@
 """The numpy reference of an expression: its results, and the allowed error of each.
 
-numpy computes every stage in float64 or int64, some of its elements at a time.
+numpy computes every stage in float64 or int64, in blocks of elements.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, Reducer, 
 from deepgen.vocabulary.dtypes import dtype
 from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
-_POINTS = 1 << 20  # that are computed at once: a few arrays of them stay within tens of megabytes
+_POINTS = 1 << 20  # computed at once: a few arrays of this size take some tens of megabytes
 _FACTOR_POINTS = 1 << 22  # of each factor of a product
 
 
 class Points(Protocol):
-    """Some points of a stage, as arrays of so many dimensions."""
+    """Some points of a stage, as arrays with this many dimensions."""
 
     @property
     def dimensions(self) -> int: ...
 
     def places(self, index: Index) -> Array:
-        """An index at each of them."""
+        """The values of an index at the points."""
         ...
 
     def read(self, read: Read, done: Computed) -> Numbers: ...
@@ -57,14 +57,14 @@ class Points(Protocol):
 
 @dataclass(frozen=True)
 class ElementBlock:
-    """Part of a stage's points: where each axis starts, how far it goes, and which dimension of arrays is its own."""
+    """Part of a stage's points: start and end along each axis; each axis is a dimension of the arrays."""
 
     axes: tuple[Axis, ...]
     start: tuple[int, ...]
     stop: tuple[int, ...]
 
     def along(self, name: str) -> tuple[int, int, int]:
-        """The dimension of an axis, and its part."""
+        """The dimension of an axis, and its range."""
         place = next(i for i, axis in enumerate(self.axes) if axis.name == name)
         return place, self.start[place], self.stop[place]
 
@@ -93,7 +93,8 @@ class ElementBlock:
 
 @dataclass
 class Computed:
-    """Tensors and stages so far. `sizes`: of sums of products, the usual size of a product for each element."""
+    """Tensors and stages computed so far. `sizes`: for sums of products, the typical magnitude of a product for each
+    element."""
 
     expression: Expression
     held: dict[str, Numbers]
@@ -102,7 +103,7 @@ class Computed:
 
 
 def interpret(expression: Expression, inputs: Mapping[str, Array], only: Collection[str] = ()) -> Computed:
-    """All stages, or `only` some with those that they are made of. `inputs`: float64 or int64 arrays."""
+    """Computes all stages, or `only` some and what they depend on. `inputs`: float64 or int64 arrays."""
     done = Computed(expression, {name: Numbers(values) for name, values in inputs.items()})
     wanted = ancestors(expression, only or expression.outputs)
     with np.errstate(all="ignore"):
@@ -115,7 +116,8 @@ def interpret(expression: Expression, inputs: Mapping[str, Array], only: Collect
 
 
 def ancestors(expression: Expression, names: Collection[str], but: Collection[str] = ()) -> set[str]:
-    """Tensors and stages that these are made of, with themselves; `but`: not what these stages are made of."""
+    """Tensors and stages on which these depend, including themselves; dependencies of the stages in `but` are left
+    out."""
     wanted = set(names)
     for stage in reversed(expression.stages):
         if stage.name in wanted and stage.name not in but:
@@ -144,10 +146,10 @@ def _stage(stage: Stage, done: Computed) -> Numbers:
 
 
 def _on_threads(parts: Sequence[ElementBlock], compute: Callable[[ElementBlock], None]) -> None:
-    """Blocks that do not depend on each other, several at a time: numpy lets other threads run."""
+    """Runs independent blocks on several threads: numpy releases the lock."""
 
     def some(first: int, last: int) -> None:
-        with np.errstate(all="ignore"):  # of this thread
+        with np.errstate(all="ignore"):  # is set per thread
             for part in parts[first:last]:
                 compute(part)
 
@@ -155,7 +157,7 @@ def _on_threads(parts: Sequence[ElementBlock], compute: Callable[[ElementBlock],
 
 
 def _reduced(stage: Stage, part: ElementBlock, done: Computed) -> Numbers:
-    """A reduction for some elements, over some of its points at a time."""
+    """A reduction for some elements, in blocks of its points."""
     reduction: Reducer = REDUCTIONS[str(stage.reduce)](stage.dtype)
     dimensions = tuple(range(len(stage.axes), len(stage.axes) + len(stage.reduced)))
     for over in blocks(stage.reduced, max(1, _POINTS // prod(part.shape))):
@@ -198,7 +200,7 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
 
 
 def _factor(factor: Factor, points: ElementBlock, done: Computed) -> Numbers:
-    """A factor over the points that it depends on; a padded one is a view of its tensor with zeros around."""
+    """A factor over the points that it depends on; a padded one is a view of its tensor with zeros around it."""
     if not factor.padded:
         return evaluate(factor.value, points, done)
     source, read = done.held[factor.read.tensor], factor.read
@@ -218,7 +220,7 @@ def _factor(factor: Factor, points: ElementBlock, done: Computed) -> Numbers:
 
 
 def _product_blocks(sums: Contraction) -> Iterator[ElementBlock]:
-    """Parts of a product whose factors are not too large: an axis of the largest is halved until they are not."""
+    """Blocks of a product with factors of limited size: an axis of the largest is halved until they fit."""
     stage = sums.stage
     shape = [axis.extent for axis in stage.axes]
     reduced = {axis.name: axis.extent for axis in stage.reduced}
@@ -239,7 +241,7 @@ def _product_blocks(sums: Contraction) -> Iterator[ElementBlock]:
 
 
 def blocks(axes: tuple[Axis, ...], most: int, whole: tuple[int, ...] = ()) -> Iterator[ElementBlock]:
-    """Parts of at most so many points, but for the axes that must stay whole."""
+    """Blocks of at most `most` points, except that axes in `whole` are not divided."""
     shape = [axis.extent for axis in axes]
     for place, extent in enumerate(shape):
         if place not in whole and prod(shape) > most:
@@ -254,7 +256,8 @@ def _parts(axes: tuple[Axis, ...], shape: list[int]) -> Iterator[ElementBlock]:
 
 
 def evaluate(value: Value, points: Points, done: Computed) -> Numbers:
-    """A value at some points, as arrays whose dimensions are those of the block: 1 where they do not depend on it."""
+    """A value at some points, as arrays with the block's dimensions; a dimension is 1 if the value does not depend on
+    it."""
 
     def of(node: Value) -> Numbers:
         return evaluate(node, points, done)
@@ -281,7 +284,7 @@ def evaluate(value: Value, points: Points, done: Computed) -> Numbers:
 
 
 def _read(read: Read, points: ElementBlock, done: Computed) -> Numbers:
-    """A view where the indices allow it. Places outside the tensor are read elsewhere: a guard drops them."""
+    """A view if the indices allow it. Indices outside the tensor are clamped: a guard discards those elements."""
     source = done.held[read.tensor]
     shape = done.expression.shape_of(read.tensor)
     facts = Facts(points.ranges)
@@ -314,7 +317,7 @@ def _places(index: Index, points: ElementBlock) -> Array:
 
 
 def _viewed(source: Array, indices: tuple[Index, ...], points: ElementBlock) -> Array:
-    """The elements at affine indices that are all inside, without copying any."""
+    """The elements at affine indices that are all inside, without a copy."""
     shape, strides, first = [1] * len(points.axes), [0] * len(points.axes), []
     for dimension, index in enumerate(indices):
         at = index.constant
@@ -350,7 +353,7 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
 
 
 def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
-    """Finite, and in f32, or f64 for f64. A value without an error bound is always accepted."""
+    """The scale as finite numbers in f32, or in f64 for f64. A value without an error bound is always accepted."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
     of, each = np.asarray(values).reshape(-1), np.broadcast_to(scale, np.shape(values)).reshape(-1)

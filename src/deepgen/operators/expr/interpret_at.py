@@ -17,7 +17,7 @@ from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
 from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, Reducer, scanned
 from deepgen.vocabulary.dtypes import dtype, widen
 
-_POINTS = 1 << 20  # that are computed at once
+_POINTS = 1 << 20  # computed at once
 
 
 def answer_at(expression: Expression, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
@@ -38,14 +38,14 @@ def answer_at(expression: Expression, inputs: Mapping[str, Array], output: str, 
 
 @dataclass
 class _Demand:
-    """What is computed already, by stage and places: later stages may need it again."""
+    """Computed elements by stage and indices: later stages may need them again."""
 
     expression: Expression
     inputs: Mapping[str, Array]
     held: dict[tuple[str, bytes], tuple[Numbers, Array | None]] = field(default_factory=dict)
 
     def stage(self, stage: Stage, places: Array) -> tuple[Numbers, Array | None]:
-        """A stage at flat places, and for sums of products the usual size of one."""
+        """A stage at flat indices and, for sums of products, the typical magnitude of a product."""
         key = stage.name, places.tobytes()
         if key not in self.held:
             points = prod(axis.extent for axis in stage.reduced) * (_extent(stage, stage.scan) if stage.scan else 1)
@@ -118,7 +118,7 @@ class _Demand:
 
 @dataclass(frozen=True)
 class _Scattered:
-    """Elements anywhere in a stage, along the first dimension of arrays; the axes of a reduction follow."""
+    """Arbitrary elements of a stage, along the first dimension of arrays; the axes of a reduction follow."""
 
     source: _Demand
     at: Mapping[str, Array]
@@ -155,7 +155,7 @@ class _Scattered:
 def _with_ranges(
     at: Mapping[str, Array], axes: tuple[Axis, ...], start: tuple[int, ...], stop: tuple[int, ...]
 ) -> dict[str, Array]:
-    """The elements' places, and those of a block of a reduction, each along its own dimension."""
+    """The indices of the elements, and those of a block of a reduction, each along its own dimension."""
     ranges = {}
     for place, (axis, first, last) in enumerate(zip(axes, start, stop, strict=True)):
         shape = [1] * (1 + len(axes))

@@ -2,7 +2,7 @@
 
 First come the dimensions, the outermost first, one letter each. Then blocks, the outermost first: `4i` is a block of 4
 along the dimension I, whose outer part then counts blocks. The order of an array's own dimensions is that of the
-alphabet (abcd), or for images and filters that of the letters g, n, o, i, c, d, h, w, l. Where blocks do not divide a
+alphabet (abcd), or for images and filters that of the letters g, n, o, i, c, d, h, w, l. If blocks do not divide a
 size, the last one is filled with zeros.
 """
 
@@ -29,7 +29,8 @@ WEIGHT_LAYOUT = Word("weight_layout", "how the weight is packed, such as OIhw4i1
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """`order`: the dimension that each outer one of the packed array is of; `blocks`: their sizes and dimensions."""
+    """`order`: for each outer dimension of the packed array, the dimension it comes from; `blocks`: their sizes and
+    dimensions."""
 
     text: str
     order: tuple[int, ...]
@@ -40,21 +41,21 @@ class PackedLayout:
         return len(self.order)
 
     def _block(self, dimension: int, after: int = -1) -> int:
-        """The product of a dimension's blocks, those after a place."""
+        """The product of a dimension's block sizes, counting blocks after a position."""
         return prod(size for place, (size, of) in enumerate(self.blocks) if of == dimension and place > after)
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Of the packed array, for an array's sizes."""
+        """The shape of the packed array, for an array's sizes."""
         return (*(-(-sizes[of] // self._block(of)) for of in self.order), *(size for size, _ in self.blocks))
 
     def symbols(self, sizes: Sequence[str]) -> tuple[int | str, ...]:
-        """The same of sizes that have names."""
+        """The same for symbolic sizes."""
         outer = ((sizes[of], self._block(of)) for of in self.order)
         named = (size if by == 1 else f"ceil_div({size}, {by})" for size, by in outer)
         return (*named, *(size for size, _ in self.blocks))
 
     def places(self, indices: Sequence[Any]) -> tuple[Any, ...]:
-        """Where the packed array holds the element at an array's indices."""
+        """The indices in the packed array of the element at an array's indices."""
         inner = []
         for place, (size, of) in enumerate(self.blocks):
             index = _divided(indices[of], self._block(of, place))
@@ -62,7 +63,7 @@ class PackedLayout:
         return (*(_divided(indices[of], self._block(of)) for of in self.order), *inner)
 
     def packed(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A new array in this layout."""
+        """A new array with this layout."""
         import numpy as np
 
         around = [(0, -size % self._block(of)) for of, size in enumerate(array.shape)]
@@ -70,7 +71,7 @@ class PackedLayout:
         return np.ascontiguousarray(split.transpose(self._axes()))
 
     def unpacked(self, array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-        """The array of that shape whose packed form is given."""
+        """The array of that shape, from its packed form."""
         import numpy as np
 
         axes = self._axes()
@@ -83,7 +84,7 @@ class PackedLayout:
         return (-(-array.shape[dimension] // prod(blocks)), *blocks)
 
     def _axes(self) -> list[int]:
-        """The axes of an array whose dimensions are split into their parts, in the order of the packed one."""
+        """The axes of an array with its dimensions split into parts, in the order of the packed array."""
         first, firsts = 0, []
         for dimension in range(self.dimensions):
             firsts.append(first)
@@ -101,7 +102,7 @@ def _divided(index: Any, by: int) -> Any:
 
 @lru_cache(maxsize=256)
 def packed_layout(text: str) -> PackedLayout:
-    """The layout that a text stands for; TVM's capitals for dimensions without blocks are accepted."""
+    """The layout that a text describes; TVM's capitals for dimensions without blocks are accepted."""
     parts = re.fullmatch(r"([A-Za-z]+)((?:[0-9]{1,6}[a-z])*)", text) if isinstance(text, str) else None
     if parts is None:
         raise _unknown(text)
@@ -132,7 +133,8 @@ _FILTERS = {1: ("iow", "ilo"), 2: ("hiow",), 3: ("dhiow",)}  # sorted letters of
 
 
 def filter_layout(text: str, dimensions: int) -> PackedLayout | None:
-    """How a filter of so many dimensions is packed, in the order O, I, then space; None: it is not."""
+    """The layout of a packed filter of `dimensions` dimensions, in the order O, I, then space; None if it is not
+    packed."""
     if text == NONE:
         return None
     layout = packed_layout(text)

@@ -1,4 +1,4 @@
-"""Reductions inside larger values become stages of their own, and all axes get their usual names."""
+"""Turns reductions inside larger values into separate stages, and gives all axes their canonical names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.operators.expr.nodes import Axis, Place, Read, Stage, Value, childr
 
 @dataclass(frozen=True)
 class LiftedReduction:
-    """A reduction within a value. Only while an expression is written: in a finished one a stage holds it."""
+    """A reduction within a value. It exists only while an expression is built: in a finished one it is a stage."""
 
     op: str
     value: Value
@@ -26,14 +26,14 @@ class LiftedReduction:
 
 @dataclass
 class _Lifting:
-    """The stages that are taken out of one."""
+    """The stages that are lifted out of one."""
 
     name: str
     taken: set[str]
     stages: list[Stage] = field(default_factory=list)
 
     def lifted(self, value: Any, around: Sequence[Axis]) -> Value:
-        """The value with reads in place of its reductions; `around`: the axes that may be used there."""
+        """The value with reads in place of its reductions; `around`: the axes that may be used in it."""
         if isinstance(value, LiftedReduction):
             inner = self.lifted(value.value, (*around, *value.axes))
             return self._read(value, inner, around)
@@ -41,7 +41,7 @@ class _Lifting:
         return with_children(value, [self.lifted(child, around) for child in below]) if below else value
 
     def _read(self, reduction: LiftedReduction, inner: Value, around: Sequence[Axis]) -> Value:
-        """A stage over those axes around it that the reduction depends on, and a read of it."""
+        """Makes a stage over those enclosing axes that the reduction depends on, and returns a read of it."""
         bound = {axis.name for axis in reduction.axes}
         used = _iterators(inner) - bound
         kept = [axis for axis in around if axis.name in used and axis.name not in bound]
@@ -55,7 +55,7 @@ class _Lifting:
         return Read(same.name, places, inner.dtype)
 
     def _free(self, op: str) -> str:
-        """A name such as C_sum, with a number where that is taken."""
+        """A name such as C_sum, with a number if that is taken."""
         names = (f"{self.name}_{op}{n or ''}" for n in range(1 << 16))
         result = next(name for name in names if name not in self.taken)
         self.taken.add(result)
@@ -65,7 +65,7 @@ class _Lifting:
 def stages_of(
     name: str, axes: tuple[Axis, ...], value: Any, sources: frozenset[str], scan: tuple[str, int] | None
 ) -> list[Stage]:
-    """The stage of a value, after those of the reductions inside it. `scan`: which reduction, along which dimension."""
+    """The stage of a value, after those of the reductions inside it. `scan`: the reduction and the dimension."""
     lifting = _Lifting(name, {name, *sources})
     if scan is None and isinstance(value, LiftedReduction):
         inner = lifting.lifted(value.value, (*axes, *value.axes))
@@ -78,7 +78,7 @@ def stages_of(
 
 
 def _needed(lifted: list[Stage], last: Stage) -> list[Stage]:
-    """Without what only a choice read that is never made."""
+    """The stages that are needed, without those that were only read by selects that were removed."""
     kept = [last]
     for stage in reversed(lifted):
         if any(read.tensor == stage.name for reader in kept for read in reads(reader.value)):
@@ -89,14 +89,14 @@ def _needed(lifted: list[Stage], last: Stage) -> list[Stage]:
 def _named(
     name: str, axes: tuple[Axis, ...], value: Value, reduce: str | None = None, reduced: tuple[Axis, ...] = ()
 ) -> Stage:
-    """With axes i0, i1, ... and r0, r1, ..., and without choices that are always the same."""
+    """A stage with axes i0, i1, ... and r0, r1, ..., and without selects that always make the same choice."""
     own = tuple(Axis(f"i{n}", axis.extent) for n, axis in enumerate(axes))
     over = tuple(Axis(f"r{n}", axis.extent) for n, axis in enumerate(reduced))
-    # What a reduction runs over hides an axis of the same name around it.
+    # The axis of a reduction hides an enclosing axis of the same name.
     renamed = {old.name: iterator(new.name) for old, new in zip((*axes, *reduced), (*own, *over), strict=True)}
     value = substituted(value, renamed)
     names = {axis.name for axis in (*own, *over)}
-    if _iterators(value) <= names:  # otherwise the check of the stage says what is unknown
+    if _iterators(value) <= names:  # otherwise the check of the stage reports the unknown name
         value = facts.simplified(value, facts.of_axes((*own, *over)))
     return Stage(name, own, value, reduce, over)
 

@@ -1,7 +1,7 @@
-"""Tensor expressions as data: what each element of each stage is.
+"""Tensor expressions as data: the definition of each element of each stage.
 
 An expression reads tensors and computes stages in order; each stage gives one tensor, element by element, from tensors
-and stages before it. Some stages are outputs.
+and earlier stages. Some stages are outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Read:
-    """An element of a tensor or of a stage before."""
+    """An element of a tensor or of an earlier stage."""
 
     tensor: str
     indices: tuple[Index, ...]
@@ -61,7 +61,7 @@ class Unary:
 
 @dataclass(frozen=True)
 class Binary:
-    """Both operands have one dtype. Integers: div rounds down, pow is not there."""
+    """Both operands have the same dtype. For integers, div rounds down, and pow is not available."""
 
     op: str
     left: Value
@@ -96,7 +96,7 @@ class Logic:
 
 @dataclass(frozen=True)
 class Select:
-    """One of two values. What is not chosen is not read: this is how padding stays inside its tensor."""
+    """One of two values. The other is not read: this keeps padding inside its tensor."""
 
     condition: Value
     then: Value
@@ -122,7 +122,7 @@ class Axis:
 class Stage:
     """One tensor: for all values of `axes`, `value`, or its reduction over `reduced`.
 
-    With `scan`, the result along that one of `axes` is the inclusive running reduction of `value`.
+    With `scan`, the result along that axis is the inclusive running reduction of `value`.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that is given."""
+    """An input tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -152,7 +152,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Expression:
-    """Tensors that are given, in the order of a call; stages in an order in which they can be computed; results."""
+    """Input tensors, in the order of a call; stages in an order in which they can be computed; results."""
 
     name: str
     tensors: tuple[TensorSpec, ...]
@@ -175,10 +175,10 @@ class Expression:
 
 @runtime_checkable
 class HasExpression(Protocol):
-    """What an operator offers beside, if it can be written as an expression."""
+    """Optional interface of an operator that can be written as an expression."""
 
     def expression(self) -> Expression:
-        """Its tensors are those of the signature, by name and in order. Raises BadInput where there is none."""
+        """Its tensors are those of the signature, by name and in order. Raises BadInput if there is no expression."""
         ...
 
 
@@ -193,7 +193,7 @@ def children(value: Value) -> tuple[Value, ...]:
 
 
 def with_children(value: Value, parts: Sequence[Value]) -> Value:
-    """The same node made of other operands."""
+    """The same node with other operands."""
     if isinstance(value, (Const, Place, Read)):
         return value
     if isinstance(value, Cast):
@@ -207,7 +207,7 @@ def with_children(value: Value, parts: Sequence[Value]) -> Value:
 
 
 def substituted(value: Value, by: Mapping[str, Index | int]) -> Value:
-    """With other indices in place of iterators."""
+    """The value with iterators replaced by other indices."""
     if isinstance(value, Place):
         return Place(value.index.substitute(by), value.dtype)
     if isinstance(value, Read):
@@ -216,7 +216,7 @@ def substituted(value: Value, by: Mapping[str, Index | int]) -> Value:
 
 
 def walk(value: Value) -> Iterator[Value]:
-    """Every node, operands before what is made of them."""
+    """Every node, operands before the nodes that use them."""
     for child in children(value):
         yield from walk(child)
     yield value
@@ -243,7 +243,7 @@ def with_reads(value: Value, change: Callable[[Read], Value]) -> Value:
 
 
 def replaced(value: Value, old: Value, new: Value) -> Value:
-    """A value with one of its parts, wherever it occurs, replaced by another."""
+    """A value with all occurrences of one of its parts replaced by another."""
     if value == old:
         return new
     return with_children(value, [replaced(child, old, new) for child in children(value)])

@@ -1,4 +1,4 @@
-"""An expression as an operator: its signature, reference, tolerance, work and probes follow from it."""
+"""An expression as an operator: its signature, reference, tolerance, work and probes are derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deepgen.vocabulary.kernel import Kernel
 
 
 class Expressed(Operator):
-    """An operator that is told by an expression. Its kernels are made for one shape."""
+    """An operator that is defined by an expression. Its kernels are made for one shape."""
 
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
 
@@ -47,7 +47,7 @@ class Expressed(Operator):
         return probes.probes(self.expression())
 
     def float_probes(self) -> tuple[str, ...]:
-        own = "special" in self.probes()  # which must be kept then
+        own = "special" in self.probes()  # these must then be preserved
         return () if own else filling.float_probes(self.signature(), self.tensors())
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
@@ -72,15 +72,15 @@ class Expressed(Operator):
         return reference_kernel(self.expression(), language)
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
-        """Where an output is a sum of products, that of a GEMM. Otherwise the answer's scale is all that errors may be:
-        they were carried along through every operation (`rounding.py`)."""
+        """If an output is a sum of products, that of a GEMM. Otherwise the answer's scale is the whole error bound,
+        which is propagated through every operation (`rounding.py`)."""
         expression = self.expression()
         of = dtype(expression.dtype_of(output))
         if of.integer:
             return Tolerance(0.0, 0.0)
         product = plain_contraction(expression, output)
         if product is None:
-            # Nothing is more exact than f64: there the reference may be as far off as a kernel, the other way.
+            # Nothing is more exact than f64: the reference may be as far off as a kernel, in the other direction.
             return Tolerance(2.0 if of.name == "f64" else 1.0, 0.5 * of.epsilon)
         if probe == "exact":
             return Tolerance(EXACT_SHARE, 0.0)
@@ -133,12 +133,12 @@ class ExpressionOperator(Expressed):
 
 
 def is_expression(value: Any) -> bool:
-    """Whether `as_operator` makes an operator of it: a tensor that is only given is none."""
+    """Whether `as_operator` makes an operator of it: an input tensor alone is not an expression."""
     return isinstance(value, Expression) or (isinstance(value, Operand) and isinstance(value.definition, Stage))
 
 
 def as_operator(value: Any) -> Any:
-    """The operator of an expression, or of what dg.compute gave; anything else as it is."""
+    """The operator of an expression, or of the result of dg.compute; anything else is returned unchanged."""
     if isinstance(value, Operand):
         value = expression_of(value)
     return ExpressionOperator(value) if isinstance(value, Expression) else value

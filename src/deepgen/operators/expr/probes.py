@@ -1,4 +1,4 @@
-"""Test inputs for kernels of an expression: ordinary numbers, and for sums of products GEMM's probes."""
+"""Test inputs for kernels of an expression: ordinary numbers and, for sums of products, GEMM's probes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepgen.vocabulary.dtypes import dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 
 _LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
-_SPECIAL = {"f8e4m3": (nan,)}  # where there are no infinities
+_SPECIAL = {"f8e4m3": (nan,)}  # for formats without infinities
 
 
 def probes(expression: Expression) -> tuple[str, ...]:
@@ -68,8 +68,8 @@ def inputs(
 
 
 def _takes_any(expression: Expression) -> bool:
-    """Whether floats of all magnitudes may stand in its inputs: a product of many would leave any format, and what a
-    float becomes that is no integer of a format is not told."""
+    """Whether its inputs may hold floats of all magnitudes: a product of many would overflow any format, and converting
+    a float that is out of an integer format's range is undefined."""
     for stage in expression.stages:
         if stage.reduce == "prod":
             return False
@@ -80,7 +80,7 @@ def _takes_any(expression: Expression) -> bool:
 
 
 def _product(expression: Expression) -> Contraction | None:
-    """The one sum of products of two tensors that an expression is."""
+    """The expression as a single sum of products of two tensors; None if it is anything else."""
     if len(expression.outputs) != 1:
         return None
     product = plain_contraction(expression, expression.outputs[0])
@@ -91,7 +91,7 @@ def _product(expression: Expression) -> Contraction | None:
 
 
 def _tiny(expression: Expression, product: Contraction) -> tuple[str, int] | None:
-    """A tensor and one of its dimensions whose last slice makes some results tiny.
+    """A tensor and one of its dimensions, whose last slice makes some results tiny.
 
     Not all: CPUs take hundreds of cycles for each denormal number.
     """
@@ -116,13 +116,13 @@ def _guarded(factor: Factor) -> bool:
 
 
 def _most(expression: Expression, product: Contraction) -> int:
-    """How large whole results are exact, and a change of one shows in them."""
+    """The magnitude up to which integer results are exact, so that a difference of one is detected."""
     formats = (expression.dtype_of(expression.outputs[0]), product.stage.dtype)
     return int(1.0 / (4.0 * max(dtype(name).epsilon for name in formats)))
 
 
 def _pairs(product: Contraction) -> tuple[int, int, int] | None:
-    """A reduced axis that is a dimension of both tensors: its extent, and which dimension of either."""
+    """A reduced axis that is a dimension of both tensors: its extent, and the dimension in each."""
     for axis in product.stage.reduced:
         sides = [factor.read.indices for factor in (product.left, product.right)]
         if all(side.count(iterator(axis.name)) == 1 for side in sides):
@@ -134,7 +134,7 @@ def _pairs(product: Contraction) -> tuple[int, int, int] | None:
 
 
 def _exact(expression: Expression, product: Contraction, seed: int) -> dict[str, Array]:
-    """All products are 1 or -1, and no result is too large to be exact: see `cancelling`."""
+    """All products are 1 or -1, and all results are small enough to be exact: see `cancelling`."""
     rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
     shapes = {t.name: t.shape for t in expression.tensors}
     names = [factor.read.tensor for factor in (product.left, product.right)]

@@ -1,8 +1,8 @@
 """The reference of an expression as a kernel: plain loops in f64 and i64, a function for each stage.
 
-It shares no code with the compiler for expressions. Results match `interpret.py`: numbers, and how far off
-each may be. On GPUs a thread, or a few of them, compute an element; in C a function computes a range of its units, so
-that threads can share them.
+It shares no code with the compiler for expressions. Results match `interpret.py`: numbers and their allowed errors. On
+GPUs one or a few threads compute an element; in C a function computes a range of its units, so that threads can share
+them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from deepgen.vocabulary.json import digest
 from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 
 _HEADER = "reference.h"
-_DEVICE_HEADER = "reference_device.h"  # which it includes on devices; GEMM's own reference does too
-_PRODUCTS = 4  # in C, of each number that is read or written
+_DEVICE_HEADER = "reference_device.h"  # included by it on devices, and by GEMM's own reference
+_PRODUCTS = 4  # in C, per number that is read or written
 _GRID = 2**31 - 1
-_MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
-_WIDTH = 1 << 14  # in C: elements of a line that are one unit
+_MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes at most 4096 bytes
+_WIDTH = 1 << 14  # in C: elements of a line per unit
 _SCALE_LIMITS = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
 _WHOLE = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}
 _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
@@ -45,7 +45,7 @@ _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", 
 
 @dataclass(frozen=True)
 class OwnScale:
-    """Of an output: the stage that is its scale, and the format that kernels give it in."""
+    """An output's own scale: the stage that computes it, and the format in which kernels provide it."""
 
     stage: str
     format: str
@@ -56,9 +56,9 @@ def reference_kernel(
 ) -> Kernel | None:
     """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but f64 for f64.
 
-    In C, what belongs to narrow formats is written in f32, and large sums of products are not part of it: a step reads
-    `stage_NAME` and `off_NAME`, which numpy computes. `scales`: for outputs whose scale is not what errors add up
-    to; no errors are carried along then. None where it cannot be written in that language.
+    In C, results of narrow formats are written in f32, and large sums of products are not included: a step reads
+    `stage_NAME` and `off_NAME`, which numpy computes. `scales`: for outputs whose scale is not the propagated error; no
+    errors are propagated then. None if it cannot be written in that language.
     """
     if language not in ("c", "cuda", "hip"):
         return None
@@ -90,12 +90,13 @@ def _is_product(expression: Expression, output: str, products: Collection[str]) 
 
 
 def is_narrow(of: DType) -> bool:
-    """Whether numbers of a format are compared in f32 in C: what that rounds is far below what such a format does."""
+    """Whether numbers of a format are compared in f32 in C: f32 rounding errors are far below those of such a
+    format."""
     return not of.integer and of.bits <= 16
 
 
 def _is_large(product: Contraction | None) -> bool:
-    """Whether a sum of products is work for a library: far more products than numbers."""
+    """Whether a sum of products should be left to a library: it has far more products than numbers."""
     if product is None:
         return False
     stage = product.stage
@@ -114,7 +115,7 @@ class _ReferenceWriter:
         self.expression, self.language, self.scales = expression, language, scales
         self.sources: dict[str, tuple[Arg, Arg | None]] = {}
         self.sources.update({t.name: (TensorArg(t.name), None) for t in expression.tensors})
-        # Outputs whose scale is the size of the products that they are sums of, by the stage that adds these up.
+        # Outputs whose scale is the magnitude of their products, by the stage that sums these.
         self.sizes: dict[str, list[str]] = {}
         self.carried: set[str] = set()  # stages whose errors are computed
         if scales is None:
@@ -238,7 +239,7 @@ class _ReferenceWriter:
         return loops, -(-count * group // THREADS), 8 * THREADS * len(sums)
 
     def _terms(self, function: StageFunction, stage: Stage, product: Contraction | None) -> list[Reduced]:
-        """What is joined over the points: the numbers first, then what errors are made of."""
+        """The values that are combined over the points: first the numbers, then the parts of errors."""
         if product is not None:
             left, right = function.term(product.left.value), function.term(product.right.value)
             if dtype(stage.dtype).integer:
@@ -275,7 +276,7 @@ class _ReferenceWriter:
     def _finished(
         self, function: StageFunction, stage: Stage, product: Contraction | None, sums: Sequence[str]
     ) -> tuple[Term, str | None]:
-        """The result of a reduction, and for sums of products the usual size of one."""
+        """The result of a reduction and, for sums of products, the typical magnitude of a product."""
         points = prod(axis.extent for axis in stage.reduced)
         if product is None:
             return self._result(function, stage, sums, points, function.real(float(points))), None
@@ -292,7 +293,7 @@ class _ReferenceWriter:
         return Term(sums[0], function.let(f"{sized} * {share} + size({sums[0]}) * {of_itself}{others}")), size
 
     def _result(self, function: StageFunction, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
-        """As `reductions.py` has it. `most`: how many terms there are at most; `count`: how many there are."""
+        """The same as in `rounding.py`. `most`: the largest number of terms; `count`: the actual number."""
         of, op, total = dtype(stage.dtype), str(stage.reduce), sums[0]
         if of.integer or not function.errors:
             return Term(total)
@@ -308,7 +309,7 @@ class _ReferenceWriter:
         return Term(total, function.let(f"{sums[2]} + {error}" if len(sums) > 2 else error))
 
     def _scan(self, function: StageFunction, stage: Stage) -> tuple[list[str], int, int]:
-        """A line along the axis is one unit."""
+        """Each line along the scanned axis is one unit."""
         along = next(n for n, axis in enumerate(stage.axes) if axis.name == stage.scan)
         extents = [function.number(axis.extent) for axis in stage.axes]
         others = [n for n in range(len(extents)) if n != along]
@@ -317,7 +318,7 @@ class _ReferenceWriter:
         sums = self._joined(function, stage, function.term(stage.value))
         names = [f"s{n}" for n in range(len(sums))]
         function.lines += [f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)]
-        # Running numbers change: what is read of them below is read again for each element.
+        # Running values change: reads of them below are repeated for each element.
         result = self._result(function, stage, names, stage.axes[along].extent, f"(f64)(i{along} + 1)")
         at = "0"
         for n, extent in enumerate(extents):
@@ -337,7 +338,7 @@ class _ReferenceWriter:
         return [thread, f"if (line >= {function.number(lines)}) return;", *loop], -(-lines // THREADS), 0
 
     def _stored(self, function: StageFunction, stage: Stage, term: Term, size: str | None = None) -> list[str]:
-        """What writes an element's number, its error where a later stage needs it, and its scale."""
+        """The code that writes an element's number, its error if a later stage needs it, and its scale."""
         name, count = stage.name, prod(stage.shape)
         kind = "i64" if dtype(stage.dtype).integer else "f64"
         as_scale = next((one for one, of in (self.scales or {}).items() if of.stage == name), None)
@@ -362,7 +363,7 @@ class _ReferenceWriter:
         return lines + [self._scale(function, one, str(size), term.value) for one in self.sizes.get(name, ()) if size]
 
     def _format(self, output: str) -> str:
-        """That of the operator's output."""
+        """The format of the operator's output."""
         return self.scales[output].format if self.scales else self.expression.dtype_of(output)
 
     def _is_read(self, name: str, by: Collection[str]) -> bool:

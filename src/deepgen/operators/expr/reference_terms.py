@@ -1,5 +1,5 @@
-"""The values of an expression as text for its reference kernels: statements in C over what `reference.h` has; and
-loops: places along axes, sums side by side in C, threads that share an element on GPUs.
+"""The values of an expression as code for its reference kernels: C statements that use `reference.h`; and loops:
+positions along axes, interleaved sums in C, threads that share an element on GPUs.
 
 Sizes, coefficients and constants are arguments, so that one binary serves all shapes of an operator.
 """
@@ -34,14 +34,14 @@ from deepgen.vocabulary.kernel import Arg, ScalarArg
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _ONE, _SOME = 1.0, 4.0  # steps, as in rounding.py
-THREADS = 256  # of a block, on GPUs
-_LANES = 8  # sums that are added up side by side, in C
+THREADS = 256  # per block, on GPUs
+_LANES = 8  # interleaved sums, in C
 _ENOUGH_THREADS, _LONG, _MANY, _WARP = 1 << 18, 1 << 10, 1 << 20, 32  # on GPUs
 
 
 @dataclass(frozen=True)
 class Term:
-    """Names of variables: a number and its error, or a condition and whether it is not sure; None: it is exact."""
+    """Variable names: a number and its error, or a condition and whether it is uncertain; None: it is exact."""
 
     value: str
     error: str | None = None
@@ -49,11 +49,11 @@ class Term:
 
 @dataclass
 class StageFunction:
-    """One stage as a function: its arguments so far, and the statements of the block that is being written."""
+    """One stage as a function: its arguments so far, and the statements of the current block."""
 
     expression: Expression
-    sources: Mapping[str, tuple[Arg, Arg | None]]  # where the numbers and errors of tensors and stages lie
-    errors: bool  # whether errors are carried along
+    sources: Mapping[str, tuple[Arg, Arg | None]]  # the arrays with the numbers and errors of tensors and stages
+    errors: bool  # whether errors are propagated
     args: list[Arg] = field(default_factory=list)
     declared: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class StageFunction:
         return name
 
     def real(self, value: float) -> str:
-        """As its bits: infinity is not a number of JSON."""
+        """The number by its bits: JSON cannot represent infinity."""
         (bits,) = struct.unpack("<q", struct.pack("<d", value))
         name = f"c{len(self.args)}"
         self._reals.append(f"const f64 {name} = real({self.number(bits)});")
@@ -90,7 +90,7 @@ class StageFunction:
         return self._pointers[arg]
 
     def begin(self) -> None:
-        """A new block of statements: nothing that was computed in another is known there."""
+        """A new block of statements: values computed in other blocks are not visible in it."""
         self.lines = []
         self._terms.clear()
 
@@ -101,7 +101,7 @@ class StageFunction:
         return name
 
     def term(self, value: Value) -> Term:
-        """What computes a value, unless this block has it already."""
+        """The term of a value; its code is added unless this block has it already."""
         key = (type(value), value)
         if key not in self._terms:
             self._terms[key] = self._term(value)
@@ -144,7 +144,7 @@ class StageFunction:
         return Term(value, self.let(f"read_f64({self.pointer(errors)}, {at})"))
 
     def _flat(self, read: Read) -> str:
-        """Where an element lies. Places outside the tensor are read elsewhere: a guard drops them."""
+        """The offset of an element. Indices outside the tensor are clamped: a guard discards those elements."""
         shape = self.expression.shape_of(read.tensor)
         if read.tensor not in self._extents:
             self._extents[read.tensor] = [self.number(extent) for extent in shape]
@@ -168,7 +168,7 @@ class StageFunction:
         return f"({' + '.join(parts) or '0'})"
 
     def rounded(self, value: str, error: str | None, name: str, steps: float = _ONE) -> Term:
-        """After one operation in a format."""
+        """The term after one rounded operation in a format."""
         of = dtype(name)
         if of.integer or not self.errors:
             return Term(value)
@@ -246,11 +246,11 @@ class StageFunction:
 
 @dataclass(frozen=True)
 class Reduced:
-    """Something that is added up, or otherwise joined, over the points of a reduction."""
+    """A value that is added up, or otherwise combined, over the points of a reduction."""
 
     kind: str  # f64 or i64
     start: str
-    term: str  # what each point gives
+    term: str  # the value of each point
     join: Callable[[str, str], str]
 
 
@@ -259,7 +259,7 @@ def added(term: str) -> Reduced:
 
 
 def decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str] = ()) -> list[str]:
-    """A flat place as the places along axes, of which all but the first are remainders."""
+    """A flat index as indices along axes, all but the first of which are remainders."""
     names = names or [f"i{start + n}" for n in range(len(extents))]
     lines = [f"i64 rest_{of} = {of};"] if extents else []
     for name, extent in reversed([*zip(names[1:], extents[1:], strict=True)]):
@@ -268,7 +268,7 @@ def decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str]
 
 
 def lanes(sums: Sequence[Reduced], point: Sequence[str], reduced: Sequence[str], start: int) -> list[str]:
-    """A reduction in C: along its last axis several sums side by side, which a compiler puts into vectors."""
+    """A reduction in C: along its last axis several interleaved sums, which a compiler vectorizes."""
     last = f"i{start + len(reduced) - 1}"
     joined = [f"lane{n}[l] = {one.join(f'lane{n}[l]', one.term)};" for n, one in enumerate(sums)]
     inner = [f"const i64 {last} = base + l;", *point, *joined, "}"]
@@ -294,7 +294,7 @@ def lanes(sums: Sequence[Reduced], point: Sequence[str], reduced: Sequence[str],
 
 
 def group_size(elements: int, points: int, last: int) -> int:
-    """How many threads of a GPU share an element: as many as fill it, and for long rows whole warps.
+    """How many threads of a GPU share an element: as many as fill the GPU, and whole warps for long rows.
 
     `points` are reduced, `last` of them along the axis that is shared.
     """

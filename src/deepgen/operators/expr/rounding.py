@@ -1,9 +1,8 @@
 """Error bounds: numbers together with the rounding errors that correct kernels may have.
 
 Each operation adds its own error to those of its operands, to first order. Formats with more digits than the expression
-asks for are equally correct, so errors are allowed, never required. A condition records where it is
-uncertain: there, either choice is correct.
-Reductions run over many points, along a line, or as matrix products.
+asks for are equally correct, so errors are allowed, never required. A condition records where it is uncertain: there,
+either choice is correct. Reductions run over many points, along a line, or as matrix products.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from deepgen.operators.compare import largest
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary.dtypes import DType, dtype
 
-_ONE = 1.0  # of a step for additions and the like, which are rounded to half of one
-_SOME = 4.0  # for functions that libraries round to a few steps
+_ONE = 1.0  # of a step, for additions and the like, which are rounded to half a step
+_SOME = 4.0  # for functions that libraries compute to within a few steps
 NONE = np.zeros(())
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values in float64, int64 or bool, and how far off they may be; for conditions, where they are not sure."""
+    """Values in float64, int64 or bool, and their largest errors; for conditions, where they are uncertain."""
 
     values: Array
     error: Array = field(default_factory=lambda: NONE)
@@ -47,8 +46,8 @@ def of_format(name: str) -> DType | None:
 
 
 def rounded(values: Array, error: Array, name: str, steps: float = _ONE) -> Numbers:
-    """After one operation in a format, which may also take tiny numbers for zero. Where the format has no such number,
-    nothing is known of what becomes of it: another may have."""
+    """The numbers after one operation in a format, which may also flush tiny numbers to zero. Numbers beyond the
+    format's range have infinite errors, because a format with a larger range may be used."""
     of = of_format(name)
     if of is None:
         return Numbers(values)
@@ -132,9 +131,9 @@ def _wrapped(values: Array, to: DType) -> Array:
 
 
 def sum_share(products: int, sums: DType, factors: tuple[DType, ...] = ()) -> tuple[float, float]:
-    """How far off a sum may be: as a share of its terms' size times their count, and as a share of itself.
+    """The error of a sum: as a share of its terms' magnitude times their count, and as a share of itself.
 
-    operators/gemm.py derives both. 16-bit factors: tensor cores cut bits off.
+    operators/gemm.py derives both. 16-bit factors: tensor cores truncate bits.
     """
     cut = sums.epsilon * products / 16 if factors and factors[0].bits == 16 and sums.name == "f32" else 0.0
     absolute = 2.0 * sums.epsilon * products + cut * sqrt(products) + 4.0 * sums.epsilon
@@ -147,16 +146,17 @@ def _erf() -> Callable[[Any], Any]:
 
 
 def _sigmoid(x: Array) -> Array:
-    # Without overflow, and without a difference of nearly equal numbers.
+    # Avoids overflow, and differences of nearly equal numbers.
     e = np.exp(-np.abs(x))
     return np.where(x < 0.0, e, 1.0) / (1.0 + e)
 
 
-_NEAR = 2.0**-7  # errors up to here are taken by the slope
+_NEAR = 2.0**-7  # up to this, errors are computed from the slope
 
 
 def _ending(op: str, near: Callable[[Array, Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
-    """Of a function that grows towards a limit: where errors are not small it is what it is at both ends."""
+    """The error of a function that approaches a limit: unless the operand's error is small, the function is evaluated
+    at both ends."""
 
     def error(x: Array, v: Array, e: Array) -> Array:
         by_slope, small = near(x, v, e), (e < _NEAR) & np.isfinite(v)
@@ -169,13 +169,14 @@ def _ending(op: str, near: Callable[[Array, Array, Array], Array]) -> Callable[[
 
 
 def _inverse_root_of_less(share: Array) -> Array:
-    """1 / sqrt(1 - share) - 1, without a difference of nearly equal numbers, which in f64 would be rounding alone."""
+    """1 / sqrt(1 - share) - 1, without a difference of nearly equal numbers, whose rounding error in f64 would
+    dominate."""
     root = np.sqrt(1.0 - share)
     return share / (root * (1.0 + root))
 
 
 def _apart(a: Array, b: Array) -> Array:
-    return np.where(a == b, 0.0, a - b)  # infinities too
+    return np.where(a == b, 0.0, a - b)  # also for infinities
 
 
 _WHOLE: dict[str, Callable[..., Array]] = {
@@ -193,7 +194,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "sin": np.sin,
     "cos": np.cos,
 }
-# The error that the operand's error makes: from the slope there, and how much that may change on the way.
+# The error that results from the operand's error: from the slope, and a bound on its change.
 _SLOPES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "exp": _ending("exp", lambda x, v, e: v * np.expm1(e)),
     "log": lambda x, v, e: -np.log1p(-np.minimum(e / np.abs(x), 1.0)),
@@ -209,14 +210,14 @@ _SLOPES: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 class Reducer(Protocol):
     def add(self, terms: Numbers, dimensions: tuple[int, ...]) -> None:
-        """Take in some of the terms, which lie along the last dimensions."""
+        """Adds some of the terms, along the last dimensions."""
 
     def finished(self, terms: int) -> Numbers:
-        """The result of that many."""
+        """The result for this number of terms."""
 
 
 class _Sum:
-    """Errors of terms add up, in the worst case; those of the sum itself grow as operators/gemm.py says."""
+    """Errors of terms add up, in the worst case; the sum's own error grows as operators/gemm.py describes."""
 
     def __init__(self, name: str) -> None:
         self.name, self.total, self.error, self.squares = name, np.zeros((), np.int64), NONE, NONE
@@ -233,7 +234,7 @@ class _Sum:
 
 
 class _Product:
-    """What the product is, and what it would be if all factors were as large as their errors allow."""
+    """The product, and its largest value if all factors were as large as their errors allow."""
 
     def __init__(self, name: str) -> None:
         self.name, self.total, self.most = name, np.ones((), np.int64), np.ones(())
@@ -291,7 +292,7 @@ def _sum(name: str, total: Array, error: Array, squares: Array, count: Array) ->
         return Numbers(total)
     most = int(count.max())
     absolute, relative = sum_share(most, of)
-    # The terms' size times their count, as for products: there it is the norms of both factors, multiplied.
+    # The terms' magnitude times their count, as for products, where it is the product of both factors' norms.
     size = np.sqrt(squares * count)
     tiny = sqrt(most) * tiny_step(of, kept=False)
     return Numbers(total, error + size * (absolute / most) + np.abs(total) * relative + tiny)
@@ -304,14 +305,14 @@ def _product(name: str, total: Array, most: Array, count: Array) -> Numbers:
     return Numbers(total, (most - np.abs(total)) + most * of.epsilon * count + tiny_step(of, kept=False))
 
 
-_EXACT = 2.0**53  # integers up to here are exact in float64, which numpy multiplies far faster than integers
+_EXACT = 2.0**53  # integers up to this are exact in float64, which numpy multiplies far faster than integers
 
 
 def multiplied(left: Array, right: Array, shape: tuple[int, ...], kept: int) -> Array:
     """The sum of left * right over the dimensions from `kept` on.
 
-    Both have a dimension for each of `shape`, of length 1 where they do not depend on it. The result has the first
-    `kept` of them.
+    Both have a dimension for each of `shape`, of length 1 if they do not depend on it. The result has the first `kept`
+    of them.
     """
     times, rest = 1, range(kept, len(shape))
     for dimension in rest:

@@ -1,4 +1,4 @@
-"""Expressions as JSON, and as text for people: one line for the tensors, one for each stage.
+"""Expressions as JSON, and as readable text: one line for the tensors, one for each stage.
 
 In JSON the nodes of a value form one flat list and refer to their operands by index.
 """
@@ -46,7 +46,7 @@ def to_json(expression: Expression) -> JsonObject:
 
 
 def from_json(data: Mapping[str, Any], where: str = "expression") -> Expression:
-    """The expression that a value describes, checked like one that is built here."""
+    """The expression that JSON describes, checked in the same way as one built in Python."""
     with foreign.shaped(where, "is not an expression"):
         expression = Expression(
             _text(data["name"]),
@@ -58,7 +58,7 @@ def from_json(data: Mapping[str, Any], where: str = "expression") -> Expression:
 
 
 def expression_digest(expression: Expression, length: int = 64) -> str:
-    """The hash of what it says."""
+    """The hash of its content."""
     return digest(to_json(expression), length)
 
 
@@ -80,7 +80,7 @@ def _axes(axes: Sequence[Axis]) -> list[Json]:
 
 
 def _add(value: Value, nodes: list[Json], places: dict[Value, int]) -> int:
-    """The place of a value among the nodes; equal ones stand there once."""
+    """The index of a value in the list of nodes; equal values are stored once."""
     if value in places:
         return places[value]
     operands: list[Json] = [_add(child, nodes, places) for child in children(value)]
@@ -140,7 +140,7 @@ def _read_axes(data: Sequence[Any]) -> tuple[Axis, ...]:
 
 
 def _node(row: Sequence[Any], nodes: Sequence[Value]) -> tuple[Value, list[int]]:
-    """A node, and the places of its operands, which all come before it."""
+    """A node, and the indices of its operands, which must all precede it."""
     kind = row[0]
     if kind == "const":
         _, dtype, number = row
@@ -166,7 +166,7 @@ def _node(row: Sequence[Any], nodes: Sequence[Value]) -> tuple[Value, list[int]]
 
 
 def _read_index(data: Sequence[Any], depth: int = 0) -> Index:
-    """Terms are put in order: there is one form of an index, whatever the file says."""
+    """Terms are sorted: an index has one canonical form, whatever the file contains."""
     if depth > 8:
         raise BadInput("an index nests too deeply", allowed="at most 8 divisions inside each other")
     total = Index((), _whole(data[0]))
@@ -197,7 +197,7 @@ def _whole(value: Any) -> int:
     return value
 
 
-# Signs and how tightly they bind; what has none is written as a call.
+# Operators and their precedence; anything without one is written as a call.
 _SIGNS = {
     "or": ("or", 1), "and": ("and", 2), "lt": ("<", 3), "le": ("<=", 3), "eq": ("==", 3), "ne": ("!=", 3),
     "add": ("+", 5), "sub": ("-", 5), "mul": ("*", 6), "div": ("/", 6), "pow": ("**", 8),
@@ -206,7 +206,7 @@ _SUM, _ALONE = 5, 9
 
 
 def text(expression: Expression) -> str:
-    """An expression in a readable form: its tensors, and a line for each stage."""
+    """An expression as readable text: its tensors, and a line for each stage."""
     tensors = ", ".join(map(_tensor, expression.tensors))
     head = f"{expression.name}({tensors}) -> {', '.join(expression.outputs)}"
     return "\n".join([head, *(f"    {stage_text(stage)}" for stage in expression.stages)])
@@ -231,7 +231,7 @@ def _axes_text(axes: Iterable[Axis]) -> str:
 
 
 def _written(value: Value) -> tuple[str, int]:
-    """The text, and how tightly its outermost sign binds."""
+    """The text, and the precedence of its outermost operator."""
     if isinstance(value, Const):
         text = repr(value.value)
         return text, _SUM if text.startswith("-") else _ALONE

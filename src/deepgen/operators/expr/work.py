@@ -1,4 +1,4 @@
-"""The work of an expression: operations where they are needed, and elements that are really read."""
+"""The work of an expression: operations where they are needed, and elements that are actually read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepgen.operators.expr.nodes import (
 )
 from deepgen.vocabulary.dtypes import dtype
 
-_MOST_POINTS = 1 << 22  # at which conditions are looked at together; of more, all count
+_MOST_POINTS = 1 << 22  # for which conditions are evaluated together; with more points, all count
 
 
 def work(expression: Expression) -> Work:
@@ -54,7 +54,7 @@ def work(expression: Expression) -> Work:
 
 @dataclass(frozen=True)
 class _Group:
-    """Axes that conditions or indices tie together, with those conditions and the places of those indices."""
+    """Axes that conditions or indices link, with those conditions, and the dimensions of those indices."""
 
     axes: tuple[Axis, ...] = ()
     conditions: tuple[Value, ...] = ()
@@ -66,7 +66,7 @@ class _Group:
 
 
 class _Look:
-    """One stage, and how many of its points conditions on indices leave."""
+    """One stage, and the number of its points that satisfy conditions on indices."""
 
     def __init__(self, expression: Expression, stage: Stage) -> None:
         self.expression, self.stage = expression, stage
@@ -77,7 +77,7 @@ class _Look:
         stage = self.stage
         counts: Counter[str] = Counter()
         product = contraction(self.expression, stage)
-        # A product is done by the arithmetic of what is multiplied, and so is adding it up.
+        # A product is computed in the arithmetic of its factors, and so is the sum.
         narrow = product.formats[0] if product is not None else None
         self._count(stage.value, (), counts, narrow)
         if stage.reduce is not None:
@@ -103,14 +103,14 @@ class _Look:
             counts[narrow or value.dtype] += self.points(under)
 
     def points(self, conditions: Sequence[Value]) -> int:
-        """How many points of the stage all of these conditions leave."""
+        """How many points of the stage satisfy all of these conditions."""
         total = 1
         for group in self._components(conditions, ()):
             total *= int(np.count_nonzero(self._mask(group))) if group.conditions else group.points
         return total
 
     def elements_read(self) -> Iterable[tuple[str, int]]:
-        """Of each tensor that is read, how many elements one read of it meets."""
+        """For each read of a tensor, the number of elements that it touches."""
         yield from self._elements(self.stage.value, ())
 
     def _elements(self, value: Value, under: tuple[Value, ...]) -> Iterable[tuple[str, int]]:
@@ -152,7 +152,7 @@ class _Look:
 
 
 def _tied(groups: list[_Group], names: frozenset[str], by: _Group) -> list[_Group]:
-    """The groups of these axes as one, with what ties them together."""
+    """Merges the groups of these axes, and adds the condition or index that links them."""
     met = [group for group in groups if any(axis.name in names for axis in group.axes)]
     if not met:
         return groups
@@ -178,7 +178,7 @@ def _iterators(value: Value) -> frozenset[str]:
 
 
 def _zero_unless(value: Value) -> tuple[Value, ...]:
-    """Conditions without which a value is zero, so that nothing needs to be done."""
+    """Conditions without which a value is zero and needs no work."""
     if isinstance(value, Cast):
         return _zero_unless(value.value)
     if isinstance(value, Binary) and value.op == "mul":

@@ -26,7 +26,8 @@ Own = TypeVar("Own", bound="Named")
 
 @dataclass(frozen=True)
 class Result:
-    """Where an epilogue finds an element: its indices, the shape of all, which dimension a bias runs along."""
+    """The position of an epilogue's element: its indices, the shape of the result, and the dimension along which a bias
+    runs."""
 
     shape: tuple[int, ...]
     places: tuple[Position, ...]
@@ -50,12 +51,12 @@ ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
     "tanh": tanh,
     "sigmoid": sigmoid,
 }
-_TENSORS = ("scale", "bias", "residual")  # the first two have a number a channel: a normalisation that is folded
+_TENSORS = ("scale", "bias", "residual")  # the first two have one number per channel: a folded normalisation
 STEPS = (*_TENSORS, *ACTIVATIONS)
 
 
 def applied(value: Element, text: str, result: Result) -> Element:
-    """A value after the steps of an epilogue, in their order: `bias,relu`."""
+    """A value after the steps of an epilogue, in order: `bias,relu`."""
     steps = [] if text == NONE else text.split(",")
     for place, step in enumerate(steps):
         if step not in STEPS:
@@ -75,7 +76,7 @@ def applied(value: Element, text: str, result: Result) -> Element:
     return value
 
 
-# Format of what is read -> that of sums, that of the result.
+# Format of the inputs -> formats of the sums and of the result.
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
            "i8": ("i32", "i32")}  # fmt: skip
 FLOATS = tuple(name for name in FORMATS if name != "i8")
@@ -87,7 +88,7 @@ EPILOGUE = Word("epilogue", f"operations on the result, such as bias,relu: {', '
 
 @dataclass(frozen=True)
 class Named(Expressed):
-    """An operator by its words: every word with its value, in the order of `words`."""
+    """An operator defined by its words: every word with its value, in the order of `words`."""
 
     arguments: tuple[tuple[str, Any], ...]
 
@@ -103,14 +104,14 @@ class Named(Expressed):
 
     @abstractmethod
     def build(self) -> Operand:
-        """The result of its expression. Raises BadInput where the words do not fit each other."""
+        """The result of its expression. Raises BadInput if the words are inconsistent."""
 
     def expression(self) -> Expression:
         return _built(self)
 
     @property
     def formats(self) -> tuple[str, str, str]:
-        """Of what is read, of sums, of the result."""
+        """The formats of the inputs, of sums, and of the result."""
         return self["dtype"], *FORMATS[self["dtype"]]
 
     def finished(self, value: Element, result: Result) -> Element:
@@ -130,7 +131,7 @@ class Named(Expressed):
         return "-".join([self.name, self._formats(), *texts])
 
     def _unusual(self) -> list[tuple[str, Any]]:
-        """What is needed, and what differs from the usual."""
+        """Needed words, and words that differ from their defaults."""
         unusual = {word.name for word in self.words if word.needed or self[word.name] != word.default}
         return [(name, shown(value)) for name, value in self.arguments if name in unusual and name != "dtype"]
 

@@ -1,10 +1,10 @@
-"""Convolutions of one, two and three dimensions: strided, padded, dilated, in groups, for each channel, transposed.
+"""Convolutions of one, two and three dimensions: strided, padded, dilated, grouped, depthwise, transposed.
 
 With channels last, x is N x space x CI and weight k x ... x CI x CO; with channels first, x is N x CI x space and
 weight CO x CI x k x .... y is laid out like x. A weight of `groups` has CI / groups input channels. The weight of a
-transposed convolution with channels first is CI x CO x k x ..., as in torch, and one of `groups` has CO / groups
-output channels. k, stride, pad and dilation are one number for all dimensions, or one for each. A packed weight is
-unpacked by a stage of its own, which a kernel makes part of its own packing.
+transposed convolution with channels first is CI x CO x k x ..., as in torch, and one of `groups` has CO / groups output
+channels. k, stride, pad and dilation are one number for all dimensions, or one for each. A packed weight is unpacked by
+a separate stage, which a kernel merges with its own packing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Own, Result
 from deepgen.operators.words import NONE, Word, shown
 from deepgen.vocabulary.errors import BadInput
 
-IMAGES, CHANNELS = "N", "C"  # words for how many there are
+IMAGES, CHANNELS = "N", "C"  # words for their numbers
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}
 _SIDES = {"L": "length", "H": "height", "W": "width", "D": "depth"}
 
@@ -53,7 +53,7 @@ _GROUPS = Word("groups", "groups of channels", default=1, later=True)
 
 
 class _Convolution(Named):
-    """What convolutions share. Depthwise ones have as many groups as channels, and no channels to add up over."""
+    """The common base of convolutions. Depthwise ones have as many groups as channels, and do not sum over channels."""
 
     dimensions: ClassVar[int] = 2
     weights: ClassVar[tuple[str, ...]] = ("weight",)
@@ -74,13 +74,13 @@ class _Convolution(Named):
         return bool(self["layout"].endswith("c"))
 
     def each(self, word: str) -> tuple[int, ...]:
-        """A number for each dimension."""
+        """The number for each dimension."""
         value = self[word]
         return value if isinstance(value, tuple) else (value,) * self.dimensions
 
     @property
     def reaches(self) -> tuple[int, ...]:
-        """How many places the filter reaches over in each dimension."""
+        """The extent of the dilated filter in each dimension."""
         return tuple((k - 1) * apart + 1 for k, apart in zip(self.each("k"), self.each("dilation"), strict=True))
 
     @property
@@ -99,7 +99,7 @@ class _Convolution(Named):
         return (batch, *space, channel) if self.last else (batch, channel, *space)
 
     def result(self, channels: int, element: Any) -> Operand:
-        """The stage of the result; `element` gives the sum for a batch, a channel and a place."""
+        """The stage of the result; `element` gives the sum for a batch, a channel and a position."""
         shape = self.laid(self[IMAGES], channels, self.outputs)
 
         def finished(*at: Position) -> Element:
@@ -114,8 +114,8 @@ class _Convolution(Named):
         return [reduce_axis(f"r{n}", size) for n, size in enumerate(self.each("k"))]
 
     def filters(self, own: int, co: int, of: str, *, swapped: bool = False) -> Operand:
-        """The weight in the order of the layout; `swapped`: with channels first, those of the input come before the
-        others. A packed one is in the order O, I, then space."""
+        """The weight in the order of the layout; `swapped`: with channels first, the input's channels come before the
+        output's. A packed weight is in the order O, I, then space."""
         packed, kernel = filter_layout(self["weight_layout"], self.dimensions), self.each("k")
         first_out = not (self.last or swapped)
         channels = (co, own) if first_out else (own, co)
@@ -131,7 +131,7 @@ class _Convolution(Named):
         return compute("filters", shape, element)
 
     def met(self, space: tuple[Position, ...], taps: list[ReduceAxis]) -> tuple[Position, ...]:
-        """The place of the input that a tap of the filter meets, which may lie in the padding."""
+        """The input position of a tap of the filter, which may be in the padding."""
         every = zip(space, taps, self.each("stride"), self.each("dilation"), self.each("pad"), strict=True)
         return tuple(at * stride + tap * apart - pad for at, tap, stride, apart, pad in every)
 
@@ -179,7 +179,7 @@ class Conv3d(_Convolution):
 
 
 class DilatedConv2d(_Convolution):
-    """Two dimensions with dilation, groups, an epilogue: what `conv2d` is with one of them."""
+    """Two dimensions with dilation, groups or an epilogue: `conv2d` becomes this operator if it has one of them."""
 
     name: ClassVar[str] = "dilated_conv2d"
     words: ClassVar[tuple[Word, ...]] = _words(2, more=(Word("groups", "groups of channels", default=1),), dilation=2)
@@ -212,7 +212,8 @@ def _transposed_words(dimensions: int) -> Any:
 
 
 class TransposedConvolution(_Convolution):
-    """The gradient of a convolution by its input: each pixel adds its filter to the result, `stride` apart."""
+    """The gradient of a convolution with respect to its input: each pixel adds its filter to the result, `stride`
+    apart."""
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -235,7 +236,7 @@ class TransposedConvolution(_Convolution):
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
             every = zip(space, taps, self.each("pad"), self.each("dilation"), strict=True)
             starts = [*zip((at + pad - tap * apart for at, tap, pad, apart in every), strides, strict=True)]
-            # Pixels lie `stride` apart in the result: between them there is nothing.
+            # Pixels are `stride` apart in the result; positions between them get no contribution.
             hits = [at % stride == 0 for at, stride in starts if stride > 1]
             source, filtered = (over, channel) if groups == 1 else (channel // filters * own + over, channel % filters)
             image = self.padded(x, batch, source, tuple(at // stride for at, stride in starts), hits)

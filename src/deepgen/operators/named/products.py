@@ -72,7 +72,7 @@ class Gemv(Named):
 
 
 def gemm_expression(gemm: Gemm) -> Expression:
-    """Raises BadInput for what no expression says: a result that is read before it is written, tf32."""
+    """Raises BadInput for what an expression cannot represent: a result that is read before it is written, tf32."""
     if gemm.beta != 0.0:
         raise BadInput(f"gemm: beta={gemm.beta:g} reads C", allowed="beta=0 in an expression")
     if "tf32" in (gemm.a, gemm.b, gemm.c):
@@ -92,7 +92,7 @@ def gemm_expression(gemm: Gemm) -> Expression:
             value = value * tensors["scale"][{"row": row, "column": column}.get(gemm.scales, 0)].cast(gemm.acc)
         if gemm.bias:
             value = value + tensors["bias"][column].cast(gemm.acc)
-        # Its gelu is the one by tanh.
+        # GEMM's gelu is the tanh approximation.
         activation = {"gelu": "gelu_tanh"}.get(gemm.activation, gemm.activation)
         if activation in ACTIVATIONS:
             value = ACTIVATIONS[activation](value)
@@ -102,7 +102,7 @@ def gemm_expression(gemm: Gemm) -> Expression:
 
 
 def attention_expression(attention: Attention) -> Expression:
-    """Of operators/attention.py: scores, their maximum, weights and their sum are stages."""
+    """The expression of operators/attention.py: scores, their maximum, weights and their sum are stages."""
     of, shapes = attention.dtype, {one.name: one.shape for one in attention.tensors()}
     q, k, v = (tensor(name, shapes[name], of) for name in "qkv")
     more = {n: tensor(n, shapes[n], of if n == "bias" else "f32") for n in ("bias", "slopes", "sinks") if n in shapes}

@@ -19,7 +19,7 @@ _EPS = Word("eps", "constant added to the variance", "number", 1e-5)
 
 
 class Scan(Named):
-    """Running sums of an M x N x K tensor along one of its dimensions, each with its own element."""
+    """Inclusive running sums of an M x N x K tensor along one of its dimensions."""
 
     name: ClassVar[str] = "scan"
     words: ClassVar[tuple[Word, ...]] = (
@@ -75,7 +75,7 @@ class Variance(Named):
 
 
 class LayerNorm(Named):
-    """Each row less its mean, over the root of its variance, times gamma, plus beta."""
+    """Each row minus its mean, divided by the root of its variance, times gamma, plus beta."""
 
     name: ClassVar[str] = "layer_norm"
     words: ClassVar[tuple[Word, ...]] = (*_ROWS, FLOAT, _EPS, EPILOGUE)
@@ -101,7 +101,7 @@ class LayerNorm(Named):
 
 
 class RmsNorm(Named):
-    """Each row over the root of its mean square, times gamma."""
+    """Each row divided by the root of its mean square, times gamma."""
 
     name: ClassVar[str] = "rms_norm"
     words: ClassVar[tuple[Word, ...]] = (*_ROWS, FLOAT, _EPS, EPILOGUE)
@@ -139,20 +139,20 @@ class Elementwise(Named):
 
 
 def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expression:
-    """Of operators/softmax.py."""
+    """The expression of operators/softmax.py."""
     x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
     largest = compute("largest", (rows,), lambda row: max(x[row, over].cast(wide), over))
     total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast(wide) - largest[row]), over))
 
     def element(row: Position, column: Position) -> Element:
-        # The total is between 1 and `cols`: its inverse is as exact, and there is one division for a row.
+        # The total is between 1 and `cols`, so its inverse is equally exact, and a row needs only one division.
         return (exp(x[row, column].cast(wide) - largest[row]) * (1 / total[row])).cast(dtype)
 
     return expression(compute("y", (rows, cols), element), name="softmax")
 
 
 def softmax_reference(rows: int, cols: int, dtype: str, least: float) -> Expression:
-    """Of operators/softmax.py: y in f64, and as its scale what differences are worth, `least` at least."""
+    """The reference of operators/softmax.py: y in f64, and y * (max - x) as its scale, but at least `least`."""
     x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
     largest = compute("largest", (rows,), lambda row: max(x[row, over].cast("f64"), over))
     total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast("f64") - largest[row]), over))

@@ -15,17 +15,17 @@ from deepgen.tuning.study.reading import Reading
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject
 
 THRESHOLD = 0.5
-# The chance of any finding at all where nothing relates to the time: this for correlations, and this for knobs.
+# The probability of any finding at all if nothing relates to the time: once for correlations, and once for knobs.
 LEVEL = 0.01
-MOST = 4000  # trials; of more, a random choice is taken
-_MOST_NAMED = 3  # numbers and knobs that a summary names
-_CURVED = 0.1  # by so much a rank correlation exceeds a linear one where the relation is a curve
+MOST = 4000  # trials; of more than that, a random sample is used
+_MOST_NAMED = 3  # numbers and knobs that a summary lists
+_CURVED = 0.1  # a rank correlation that exceeds the linear one by this much indicates a curve
 _LEAST_SHARE = 0.01  # of the variation in time
 
 
 @dataclass(frozen=True)
 class NumberGroup:
-    """How many numbers of a kind there are, how many of them relate to the time, and the one that does most."""
+    """The numbers of one kind: how many there are, how many relate to the time, and the strongest of them."""
 
     name: str
     numbers: int
@@ -35,7 +35,7 @@ class NumberGroup:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in `used` correct trials. `relations` and `knobs` hold everything that was looked at."""
+    """The findings from `used` correct trials. `relations` and `knobs` hold everything that was tested."""
 
     trials: int
     used: int
@@ -43,17 +43,17 @@ class Report:
     relations: tuple[Relation, ...]
     knobs: tuple[Importance, ...]
     explained: float  # by all knobs together, in shares of the variance of log time
-    scarce: tuple[str, ...]  # numbers that too few trials have
+    scarce: tuple[str, ...]  # numbers present in too few trials
 
     @property
     def findings(self) -> tuple[Relation, ...]:
-        """The relations that are not chance and above the threshold, the strongest first."""
+        """The relations above the threshold that are not due to chance, the strongest first."""
         least = max(self.threshold, 1e-12)
         return tuple(one for one in self.relations if one.strength(LEVEL) >= least)
 
     @property
     def important(self) -> tuple[Importance, ...]:
-        """The knobs that predict the time of trials that the model has not seen."""
+        """The knobs that help predict the times of trials that the model was not fitted to."""
         return tuple(one for one in self.knobs if one.p <= LEVEL and one.share > 0)
 
     @property
@@ -83,9 +83,9 @@ class Report:
 
 
 def analyze(rows: Sequence[Row], threshold: float = THRESHOLD, seed: int = 0) -> Report:
-    """What explains the time of these trials, which are rows as `Study.rows()` gives them.
+    """What explains the time of these trials, given as rows from `Study.rows()`.
 
-    Raises DeepgenError where too few of them are correct to say anything.
+    Raises DeepgenError if too few of them are correct.
     """
     if not 0.0 <= threshold <= 1.0:
         raise BadInput(f"the threshold is {threshold}", allowed="must be from 0 to 1")
@@ -103,7 +103,7 @@ def analyze(rows: Sequence[Row], threshold: float = THRESHOLD, seed: int = 0) ->
 
 
 def rows_of(reading: Reading) -> list[Row]:
-    """The rows of `Study.rows()`, and `derived.NAME` where the study keeps its space. Imports no user code."""
+    """The rows of `Study.rows()`, plus `derived.NAME` if the study stores its space. Imports no user code."""
     rows = reading.rows()
     space = reading.study.kept_space()
     if space is None:
@@ -131,7 +131,7 @@ def summary(report: Report) -> str:
 
 
 def _named(report: Report) -> list[Relation]:
-    """The strongest of each group. Knobs are told of by what they explain; cycles follow the time by definition."""
+    """The strongest of each group. Knobs are reported by what they explain; cycles follow the time by definition."""
     strongest: dict[str, Relation] = {}
     for one in report.findings:
         if one.group not in (TIME, "knob"):

@@ -1,9 +1,9 @@
 """Correlation of each metric with log time: Pearson, Spearman, and Pearson with the knobs held fixed.
 
 The p-values are adjusted for the number of tests: the times are shuffled among the trials many times, and an adjusted
-p-value is the share of these shuffles in which any metric, by any of the three, shows a relation as strong
-(Westfall and Young's maximum statistic). So under chance alone the smallest p-value is at most 1% in 1% of all studies,
-however the times are distributed and however much the numbers depend on each other.
+p-value is the share of shuffles in which any metric shows an equally strong relation by any of the three (Westfall and
+Young's maximum statistic). So if nothing is related, the smallest p-value is at most 1% in 1% of all studies, whatever
+the distribution of the times and the dependence between the metrics.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy.typing as npt
 from deepgen.report.analysis.numbers import KNOB, Floats, NumberColumn, design, group_of, pulled_in
 
 SHUFFLES = 999
-_AT_A_TIME = 100  # shuffles, so that memory stays small
-_LEAST_FREEDOM = 10  # degrees of freedom that holding the knobs fixed must leave
-_NOTHING_LEFT = 1e-6  # of a number's spread: the knobs determine it
+_AT_A_TIME = 100  # shuffles at a time, to limit memory
+_LEAST_FREEDOM = 10  # degrees of freedom that must remain after holding the knobs fixed
+_NOTHING_LEFT = 1e-6  # of a number's spread: if less remains, the knobs determine it
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Relation:
-    """How one number goes along with log time over `trials` trials."""
+    """The relation of one number to log time over `trials` trials."""
 
     name: str
     group: str
     trials: int
     pearson: Estimate
     spearman: Estimate
-    partial: Estimate | None  # None where the knobs determine the number, or too few trials are left
+    partial: Estimate | None  # None if the knobs determine the number, or too few trials are left
 
     def strength(self, level: float) -> float:
-        """The largest correlation that is not chance; 0 where all may be."""
+        """The largest significant correlation; 0 if there is none."""
         sure = [e for e in (self.pearson, self.spearman, self.partial) if e is not None and e.p <= level]
         return max((abs(estimate.r) for estimate in sure), default=0.0)
 
@@ -51,14 +51,14 @@ class Relation:
 def relations(
     columns: Sequence[NumberColumn], log_time: Floats, knobs: Mapping[str, Sequence[Any]], seed: int = 0
 ) -> list[Relation]:
-    """One for each column, in their order."""
+    """One relation for each column, in the same order."""
     keys = np.random.default_rng(seed).random((SHUFFLES, len(log_time)))
     largest = np.zeros(SHUFFLES)
     parts: list[tuple[NumberColumn, list[_Score | None]]] = []
     for mask, some in _by_presence(columns).items():
         chosen = np.frombuffer(mask, dtype=np.bool_)
         tests = _tests(some, chosen, log_time, knobs)
-        # A uniform permutation of these trials, and nearly the same one as for columns that more trials have.
+        # A uniform permutation of these trials, and nearly the same one as for columns present in more trials.
         orders = np.argsort(keys[:, chosen], axis=1)
         for test in tests:
             largest = np.maximum(largest, test.largest(orders))
@@ -70,7 +70,7 @@ def relations(
 @dataclass(frozen=True)
 class _Score:
     r: float
-    z: float  # comparable among tests of different numbers of trials
+    z: float  # comparable between tests with different numbers of trials
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +78,9 @@ class _Test:
     """One kind of correlation of some columns with a time, over the same trials."""
 
     names: tuple[str, ...]
-    columns: Floats  # of length 1 each, and free of what is held fixed
+    columns: Floats  # of length 1 each, and orthogonal to what is held fixed
     time: Floats
-    fixed: Floats  # an orthonormal basis of what is held fixed, the constant among it
+    fixed: Floats  # an orthonormal basis of what is held fixed, including the constant
 
     def score(self, name: str) -> _Score | None:
         if name not in self.names:
@@ -106,7 +106,7 @@ class _Test:
 
 
 def _by_presence(columns: Sequence[NumberColumn]) -> dict[bytes, list[NumberColumn]]:
-    """Columns that the same trials have."""
+    """Columns grouped by the set of trials that have them."""
     groups: dict[bytes, list[NumberColumn]] = {}
     for column in columns:
         groups.setdefault(column.present.tobytes(), []).append(column)
@@ -134,7 +134,7 @@ def _tests(
 
 
 def _test(names: Sequence[str], values: Floats, time: Floats, fixed: Floats) -> _Test:
-    """Without the columns of which nothing is left."""
+    """The test, without columns that are fully determined by what is held fixed."""
     left = _left(values, fixed)
     lengths, spread = np.linalg.norm(left, axis=0), np.linalg.norm(values - values.mean(axis=0), axis=0)
     good = lengths > _NOTHING_LEFT * np.maximum(spread, 1e-300)
@@ -145,9 +145,9 @@ def _test(names: Sequence[str], values: Floats, time: Floats, fixed: Floats) -> 
 
 
 def _basis(knobs: Mapping[str, Sequence[Any]]) -> Floats | None:
-    """The knobs and the constant as an orthonormal basis; None where it would leave too few degrees of freedom.
+    """The knobs and the constant as an orthonormal basis; None if it would leave too few degrees of freedom.
 
-    A value each where half of the trials is left over then, otherwise curves.
+    One column for each value if that leaves at least half of the trials as degrees of freedom, otherwise curves.
     """
     for fine, least in ((True, 0.5), (False, 0.0)):
         columns = design(knobs, fine=fine)
@@ -167,7 +167,7 @@ def _left(values: Floats, fixed: Floats) -> Floats:
 
 
 def ranks(values: Floats) -> Floats:
-    """From 1 up; equal values share the mean of their ranks."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
 

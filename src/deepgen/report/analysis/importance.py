@@ -1,12 +1,13 @@
 """How much of the variation in log time each knob explains, alone and together with others.
 
-The model is a sum of a part for each knob and one for each pair of knobs, every part zero in the mean (a functional
-analysis of variance), fitted by kernel ridge regression. What a knob explains is how much worse trials are predicted
-that the model was not fitted to, once all parts with that knob are left out. A model that fits noise predicts nothing,
-so noise explains nothing.
+The model is a sum of one term for each knob and one for each pair of knobs, each term with mean zero (a functional
+analysis of variance), fitted by kernel ridge regression. The share of a knob is how much worse held-out trials are
+predicted when all terms with that knob are left out. A model that fits noise predicts nothing, so noise explains
+nothing.
 
-The p-values come from shuffling the times among the trials, as those of correlations do. Once knobs are found, only
-what they leave unexplained is shuffled, until no more are found: beside a strong knob, a weak one is hard to see.
+The p-values come from shuffling the times among the trials, as for correlations. Once knobs are found, only the part of
+the time that they leave unexplained is shuffled, until no more are found: next to a strong knob, a weak one is hard to
+detect.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import numpy.typing as npt
 from deepgen.report.analysis.numbers import Floats, distances, pulled_in
 
 SHUFFLES = 499
-MOST = 500  # trials; of more, a random choice is taken
+MOST = 500  # trials; of more than that, a random sample is used
 _FOLDS = 5
 _RIDGES = (0.01, 0.1, 1.0)
-_PAIRED = 8  # knobs whose pairs are looked at
+_PAIRED = 8  # knobs whose pairs are examined
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Importance:
 def importances(
     knobs: Mapping[str, Sequence[Any]], log_time: Floats, level: float, seed: int = 0
 ) -> tuple[list[Importance], float]:
-    """Every knob, the one that explains most first, and what all of them explain together."""
+    """Every knob, the one that explains most first, and the share that all of them explain together."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(log_time))[:MOST])
     time = pulled_in(log_time[chosen])
@@ -60,7 +61,7 @@ def importances(
     for name in parts:
         lost = float(fit.errors(every - {name})[0]) - whole
         alone = 1.0 - float(fit.errors(frozenset({name}))[0])
-        # What is left may predict worse than nothing does; still, no knob explains more than all of them.
+        # The remaining terms may predict worse than the mean; still, no knob explains more than all together.
         lost, alone = (min(max(share, 0.0), explained) for share in (lost, alone))
         shares.append(Importance(name, lost, alone, p_values[name]))
     shares.sort(key=lambda one: (-one.share, one.p))
@@ -68,7 +69,7 @@ def importances(
 
 
 def _p_values(model: _KnobModel, time: Floats, level: float, rng: np.random.Generator) -> dict[str, float]:
-    """Adjusted: the share of shuffles in which any knob that is not yet found explains as much as this one."""
+    """Adjusted p-values: the share of shuffles in which any knob not yet found explains as much as this one."""
     every = frozenset(model.parts)
     p_values: dict[str, float] = {}
     sure: set[str] = set()
@@ -92,7 +93,7 @@ def _p_values(model: _KnobModel, time: Floats, level: float, rng: np.random.Gene
 
 
 def _with_partners(knobs: list[Importance], fit: _Fit, whole: float, level: float) -> list[Importance]:
-    """What is lost twice, where two knobs are left out one at a time, is what they explain together."""
+    """Add partners: what is lost in both cases, when two knobs are left out one at a time, they explain together."""
     sure = [one for one in knobs if one.p <= level][:_PAIRED]
     every = frozenset(one.knob for one in knobs)
     both: dict[tuple[str, str], float] = {}
@@ -136,7 +137,7 @@ class _KnobModel:
         return _Fit(self, times, means, weights)
 
     def kernel(self, knobs: frozenset[str]) -> Floats:
-        """The parts of these knobs and of their pairs. Each kind weighs as much as the other."""
+        """The terms of these knobs and of their pairs; both kinds have the same total weight."""
         total, squares = np.zeros((self.size, self.size)), np.zeros((self.size, self.size))
         for name in sorted(knobs):
             total += self.parts[name]
@@ -158,11 +159,11 @@ class _Fit:
         self._best = np.argmin(errors, axis=0)
 
     def errors(self, knobs: frozenset[str]) -> Floats:
-        """The mean squared errors of held-out trials, by the parts of these knobs alone."""
+        """The mean squared errors of held-out trials, using only the terms of these knobs."""
         return self._errors(self.predict(knobs))
 
     def predict(self, knobs: frozenset[str]) -> Floats:
-        """The times of each fold by what was fitted to the others."""
+        """The times of each fold, predicted by the model fitted to the other folds."""
         kernel = self._model.kernel(knobs)
         result = np.empty_like(self._times)
         for place, ridge in enumerate(_RIDGES):
@@ -181,7 +182,7 @@ class _Fit:
 
 
 def _part(apart: Floats) -> Floats:
-    """The kernel of one knob: zero in the mean over the trials, 1 in the mean of its diagonal."""
+    """The kernel of one knob: mean zero over the trials, mean of the diagonal 1."""
     kernel = np.exp(-2.0 * apart)
     rows = kernel.mean(axis=0)
     centred = kernel - rows[:, None] - rows[None, :] + rows.mean()

@@ -1,4 +1,4 @@
-"""Trials as numeric columns: what is compared with the time, and what is held fixed."""
+"""Trials as numeric columns: the numbers compared with the time, and those held fixed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 KNOB = "knob."
 KINDS = ("event.", "fact.", "derived.", KNOB)
-FEWEST = 20  # values, below which nothing is said of a number
+FEWEST = 20  # values; with fewer, a number is not analyzed
 # Robust standard deviations from the median. 3 is customary. In six recorded spaces and a disturbed study on a CPU, 2
 # and 2.5 find the same knobs; 4 misses two of them in one space, and both in the study.
 _FAR = 3.0
-# They tell how the compiler fared, not how the kernel runs.
+# These describe the compilation, not how the kernel runs.
 _OF_THE_BUILD = frozenset({"fact.build_seconds", "fact.cpu_seconds"})
 TIME, OTHER = "time", "other"
-# The first group one of whose patterns occurs in a name. `time` holds what follows the time by definition.
+# A name belongs to the first group whose pattern matches. `time` holds what follows the time by definition.
 _GROUPS: Mapping[str, str] = {
     TIME: r"^(?!.*(stall|active)).*(?<![a-z])(cycles?|clock|duration|elapsed|seconds)(?![a-z])",
     "cache": r"cache|l1|l2|llc|lts__|tlb|tex__",
@@ -31,7 +31,7 @@ _GROUPS: Mapping[str, str] = {
     "control": r"branch|barrier|sync|stall|switch|inst|predicate|warp|occupancy|issue|jump|divergen|code",
 }
 _PATTERNS = {group: re.compile(pattern, re.IGNORECASE) for group, pattern in _GROUPS.items()}
-# Names that are worth words of their own, as events or as facts.
+# Names of events and facts that get a readable description.
 _WORDS: Mapping[str, str] = {
     "cache-misses": "cache misses",
     "cache-references": "cache references",
@@ -60,7 +60,7 @@ _WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class NumberColumn:
-    """A number of each trial, NaN where a trial does not have it: its logarithm, where all are positive."""
+    """A number of each trial, NaN if a trial does not have it; as logarithms if all are positive."""
 
     name: str
     values: Floats
@@ -81,9 +81,9 @@ def log_times(rows: Sequence[Row]) -> Floats:
 
 
 def pulled_in(log_time: Floats) -> Floats:
-    """Times that are far from all others, moved to the edge of what is not far.
+    """Times with outliers clipped to a limit.
 
-    A trial that another process disturbed may take 100 times as long; a few of them would decide every square.
+    A trial disturbed by another process may take 100 times as long; a few of them would dominate the sums of squares.
     """
     middle = float(np.median(log_time))
     reach = _FAR * 1.4826 * float(np.median(np.abs(log_time - middle)))
@@ -91,9 +91,9 @@ def pulled_in(log_time: Floats) -> Floats:
 
 
 def columns_of(rows: Sequence[Row]) -> tuple[list[NumberColumn], list[str]]:
-    """The numbers that differ among the trials, and the names of those that too few trials have.
+    """The numbers that differ between trials, and the names of those present in too few trials.
 
-    A column that says exactly what an earlier one says is left out.
+    A column identical to an earlier one is left out.
     """
     distinct: dict[bytes, NumberColumn] = {}
     scarce = []
@@ -114,13 +114,15 @@ def columns_of(rows: Sequence[Row]) -> tuple[list[NumberColumn], list[str]]:
 
 
 def knobs_of(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """The knobs that differ among the trials: a value each trial, None where a knob is absent."""
+    """The knobs that differ between trials: one value per trial, None if a knob is absent."""
     columns = {name: [row.get(name) for row in rows] for name in _names(rows, (KNOB,))}
     return {name.removeprefix(KNOB): values for name, values in columns.items() if len({*map(repr, values)}) > 1}
 
 
 def distances(values: Sequence[Any]) -> Floats:
-    """How far apart a knob's values are, from 0 to 1: numbers on a line, anything else at the same distance."""
+    """The distances between a knob's values, from 0 to 1: numbers lie on a line, other values are all equally far
+    apart.
+    """
     keys = np.array([repr(value) for value in values])
     apart: Floats = (keys[:, None] != keys[None, :]).astype(np.float64)
     present = [i for i, value in enumerate(values) if value is not None]
@@ -131,7 +133,7 @@ def distances(values: Sequence[Any]) -> Floats:
 
 
 def design(knobs: Mapping[str, Sequence[Any]], *, fine: bool) -> Floats:
-    """The knobs as columns for a linear model: one for each value, or (not `fine`) a curve for knobs of numbers."""
+    """The knobs as columns of a linear model: one for each value, or (not `fine`) a curve for numeric knobs."""
     parts: list[Floats] = []
     for values in knobs.values():
         if not fine and all(map(_number, values)):
@@ -145,7 +147,7 @@ def design(knobs: Mapping[str, Sequence[Any]], *, fine: bool) -> Floats:
 
 
 def _positions(values: Floats) -> Floats:
-    """Numbers on a line from 0 to 1: half by their order, half by their logarithm, as sizes mostly double."""
+    """Numbers mapped to 0 to 1: half by order, half by logarithm, since sizes mostly double."""
     levels, place = np.unique(values, return_inverse=True)
     if len(levels) < 2:
         return np.zeros(len(values))
@@ -162,7 +164,7 @@ def _names(rows: Sequence[Row], prefixes: tuple[str, ...]) -> list[str]:
 def _number(value: Any) -> bool:
     try:
         return isinstance(value, (bool, int, float)) and math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return False
 
 
@@ -175,6 +177,6 @@ def group_of(name: str) -> str:
 
 
 def words_for(name: str) -> str:
-    """What a person calls a column."""
+    """The readable name of a column."""
     plain = name.partition(".")[2]
     return _WORDS.get(plain, plain)

@@ -1,1 +1,1 @@
-"""Studies in the browser while they run: one reader of the journals for all viewers, and pages behind a token."""
+"""Studies in the browser while they run: all viewers share one reader of the journals, and pages require a token."""

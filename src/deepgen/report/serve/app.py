@@ -1,7 +1,7 @@
-"""The web application and its routes. Nothing in it runs a study's code or writes a journal.
+"""The web application and its routes. It never runs a study's code and never writes a journal.
 
-A study's report is rebuilt only when its journal has changed, and rarely while it runs: that takes seconds of a core,
-which a local study would miss. In between, the page is updated by events.
+A study's report is rebuilt only when its journal has changed, and rarely while it runs: rebuilding takes seconds of a
+core, which would slow down a local study. In between, events update the page.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from deepgen.report.view.text import note
 from deepgen.tuning import Study
 from deepgen.vocabulary import DeepgenError
 
-# The only files that are served as they are.
+# The only static files that are served.
 _SCRIPT, _STYLE = "text/javascript", "text/css"
 _STATIC = {"list.js": _SCRIPT, "live.js": _SCRIPT, "study.js": _SCRIPT, "list.css": _STYLE, "page.css": _STYLE}
 _MISSING, _CONFLICT, _UNREADABLE, _BROKEN, _ENDING = 404, 409, 422, 500, 503
-# A study that is only being made can be read a moment later.
+# A study that is just being created can be read a moment later.
 _LATER = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
     '<title>deepgen</title><link rel="stylesheet" href="/static/page.css">'
     '<p>{}</p><p><a href="/">All studies</a></p></html>'
 )
-# Stops a study or a run and gives a sentence that says how it ended. None: nobody may stop anything here.
+# Stops a study or a run and returns a sentence describing how it ended. None: stopping is not allowed here.
 Stop: TypeAlias = "Callable[[Path], str] | None"
 
 
 def make(root: Path, stop: Stop, rules: GateRules) -> tuple[ASGIApp, Hub]:
-    """The application for a folder, and its hub, which whoever runs the application closes at the end."""
+    """The application for a folder, and its hub, which the caller closes at the end."""
     hub = Hub(root)
     views = _Views(hub, stop)
     routes = [
@@ -77,7 +77,7 @@ def make(root: Path, stop: Stop, rules: GateRules) -> tuple[ASGIApp, Hub]:
 
 
 class _Views:
-    """The answers."""
+    """The request handlers."""
 
     def __init__(self, hub: Hub, stop: Stop) -> None:
         self._hub, self._ends = hub, stop
@@ -134,7 +134,7 @@ class _Views:
             return _sentence(str(error), _CONFLICT)
 
     async def _folder(self, name: str) -> Path | None:
-        """Of a study by its name. Names are looked up and never part of a path, so none leads outside."""
+        """The folder of a study by its name. Names are looked up and never part of a path, so none can escape."""
         if name not in self._hub.state.studies:
             await self._hub.refresh()
         seen = self._hub.state.studies.get(name)
@@ -167,20 +167,20 @@ def _file(name: str) -> str:
     return (files(package) / place / name).read_text(encoding="utf-8")
 
 
-_REST = 20.0  # times as long as a report took, before the next one of the same study
+_REST = 20.0  # minimum time between two reports of the same study, relative to how long one took
 _LEAST_REST = 1.0  # seconds
-_MOST = 16  # pages that are kept
+_MOST = 16  # cached pages
 
 
 @dataclass(frozen=True)
 class _Page:
     html: str
     seen: Seen
-    until: float  # when, by the monotonic clock, it may be made again while the study runs
+    until: float  # monotonic time before which it is not rebuilt while the study runs
 
 
 class Pages:
-    """The report of each study that somebody looked at."""
+    """The cached report of each study that was viewed."""
 
     def __init__(self, hub: Hub, *, may_stop: bool) -> None:
         self._hub, self._may_stop = hub, may_stop
@@ -188,7 +188,7 @@ class Pages:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def get(self, id: str, *, newest: bool) -> str:
-        """The page of a study. `newest` waits for one that shows the journal as it is."""
+        """The page of a study. `newest` waits for one that shows the current journal."""
         async with self._locks[id]:
             kept = self._pages.get(id)
             seen = await self._hub.seen(id)
@@ -202,7 +202,7 @@ class Pages:
                 await self._hub.rest(min(left, _LEAST_REST))
                 seen = await self._hub.seen(id) or seen
             html, seconds = await asyncio.to_thread(self._render, seen)
-            # The first page of all also takes what libraries take to load, and says nothing of the next one.
+            # The time of the very first page includes loading libraries and does not predict that of the next one.
             rest = max(_LEAST_REST, _REST * seconds) if self._pages else _LEAST_REST
             self._pages[id] = _Page(html, seen, time.monotonic() + rest)
             self._pages.move_to_end(id)
@@ -211,7 +211,7 @@ class Pages:
             return html
 
     def _render(self, seen: Seen) -> tuple[str, float]:
-        """The page, and the seconds of a core that it took."""
+        """The page, and the CPU seconds it took."""
         began = time.thread_time()
         facts = facts_of(Study.open(seen.folder))
         stop = f"/stop/study/{seen.id}" if self._may_stop and run_of(seen.id) is None else None
@@ -220,7 +220,7 @@ class Pages:
 
 
 def _joined(facts: Facts, seen: Seen) -> dict[str, Any]:
-    """What the page's script needs to add trials to those of the report, which have other names and units."""
+    """The data the page's script needs to add trials to those of the report, which use other names and units."""
     trials = seen.trials or Trials()
     return {
         "events": f"/events/{seen.id}?last={trials.epoch}-{len(trials.texts)}",

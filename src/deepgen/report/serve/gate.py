@@ -1,6 +1,6 @@
 """Access control: the token, the host name, no cross-site requests; and security headers.
 
-The token comes in the address that `deepgen serve` prints. It is exchanged for a cookie at once, so that it does not
+The token is part of the address that `deepgen serve` prints. It is exchanged for a cookie at once, so that it does not
 stay in the address bar, the history or a referrer.
 """
 
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = "content-security-policy"
 _DENIED = 403
-# A redirect would not do: a browser that came by a link on another site would not send the cookie along with it.
+# A redirect would not work: a browser that followed a link from another site would not send the cookie with it.
 _ENTER = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/">'
     '<title>deepgen</title><p><a href="/">Studies</a></p></html>'
@@ -41,20 +41,20 @@ _CLOSED = "; form-action 'none'; frame-ancestors 'none'"
 
 @dataclass(frozen=True)
 class GateRules:
-    """Whom a gate lets in. Names in `hosts` are allowed beside addresses of this machine itself."""
+    """Who may connect. Names in `hosts` are allowed in addition to this machine's own addresses."""
 
     token: str
     hosts: Collection[str] = ()
-    loopback: bool = True  # whether this machine is all that can reach it
+    loopback: bool = True  # whether only this machine can reach the server
 
     @property
     def cookie(self) -> tuple[str, str]:
-        """Its name and its value. Two servers of one machine share their cookies, so that each has its own name."""
+        """Its name and its value. Servers on one machine share cookies, so each uses its own name."""
         value = sha256(f"cookie {self.token}".encode()).hexdigest()
         return f"deepgen-{sha256(value.encode()).hexdigest()[:12]}", value
 
     def knows_host(self, header: str) -> bool:
-        """A name that we do not know may be another site's, which leads here to read what this browser can."""
+        """An unknown name may belong to another site that resolves to this machine to read what this browser can."""
         try:
             name = "" if set(header) & set("/?#@\\ ") else urlsplit(f"//{header}").hostname or ""
             if name in ("localhost", *self.hosts):
@@ -65,7 +65,7 @@ class GateRules:
 
 
 class Gate:
-    """Around the application: no request reaches it that these rules do not allow."""
+    """Wraps the application: only requests that the rules allow reach it."""
 
     def __init__(self, app: ASGIApp, rules: GateRules) -> None:
         self._app, self._rules = app, rules
@@ -86,7 +86,7 @@ class Gate:
         await (self._answer(scope) or self._app)(scope, receive, guarded)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is said at the gate itself; None for who may pass."""
+        """The response of the gate itself; None if the request may pass."""
         headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._rules.knows_host(host):

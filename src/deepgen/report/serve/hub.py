@@ -20,45 +20,45 @@ from deepgen.report.serve.looks import FolderState, Seen
 from deepgen.report.view.text import note
 
 T = TypeVar("T")
-PAUSE = 0.3  # seconds between two looks
-_REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
+PAUSE = 0.3  # seconds between two polls
+_REST = 4.0  # minimum pause, relative to how long a poll took, so that polling uses at most a fifth of a core
 _AFTER_ERROR = 10.0  # seconds
-_ALIVE = 15.0  # seconds after which a silent stream says that it is there
-BEGIN = "retry: 1000\n\n"  # milliseconds, after which a browser connects again
-HERE = ": \n\n"  # says nothing
-_MOST_RECENT = 15  # trials of a study that the list of studies begins with
+_ALIVE = 15.0  # seconds of silence after which a stream sends a keep-alive
+BEGIN = "retry: 1000\n\n"  # milliseconds after which a browser reconnects
+HERE = ": \n\n"  # an empty comment, as keep-alive
+_MOST_RECENT = 15  # trials of a study at the start of the list of studies
 
 
 class Hub:
-    """The state, who waits for news of it, and who looks."""
+    """The state, the viewers waiting for changes, and the poller."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = FolderState()
-        self._version = 0  # of the state; another state of the same version differs in nothing that is shown
+        self._version = 0  # of the state; states of the same version show the same
         self._viewers = 0
-        self._open: Counter[str] = Counter()  # studies that somebody has open
+        self._open: Counter[str] = Counter()  # studies that a viewer has open
         self._news = asyncio.Event()
         self._someone = asyncio.Event()
         self._looking = asyncio.Lock()
-        self._next = 0.0  # when the next look may begin
+        self._next = 0.0  # when the next poll may start
         self._end = asyncio.Event()
 
     # The reader
 
     async def run(self) -> None:
-        """Look for as long as there is somebody to tell."""
+        """Poll as long as there are viewers."""
         while not self.ended:
             await self._someone.wait()
             try:
                 took = await self.refresh()
-            except Exception as error:  # one broken file must not end the view of all others
+            except Exception as error:  # one broken file must not stop the view of all others
                 note(f"deepgen: unexpected error, a bug in deepgen: {type(error).__name__}: {error}")
                 took = _AFTER_ERROR / _REST
             await self.rest(max(PAUSE, _REST * took))
 
     async def refresh(self, id: str | None = None) -> float:
-        """Look now, unless that was a moment ago; with all trials of this study. Gives the seconds that it took."""
+        """Poll now, unless that was just done; read all trials of this study. Returns the seconds it took."""
         async with self._looking:
             began = time.monotonic()
             seen = self.state.studies.get(id or "")
@@ -74,7 +74,7 @@ class Hub:
             return now - began
 
     def close(self) -> None:
-        """All streams end, and so does the reader."""
+        """End all streams and the reader."""
         self._end.set()
         self._someone.set()
         self._tell()
@@ -84,12 +84,12 @@ class Hub:
         return self._end.is_set()
 
     async def rest(self, seconds: float) -> None:
-        """Wait, but not beyond the end."""
+        """Wait, but not beyond shutdown."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._end.wait(), seconds)
 
     async def before_end(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What some work gives; None where the server ends before."""
+        """The result of some work; None if the server shuts down first."""
         both = asyncio.create_task(work), asyncio.create_task(self._end.wait())
         done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
@@ -103,13 +103,13 @@ class Hub:
     # Viewers
 
     async def seen(self, id: str) -> Seen | None:
-        """A study as it is now, with its trials."""
+        """The current state of a study, with its trials."""
         with self._viewer(id):
             await self.refresh(id)
         return self.state.studies.get(id)
 
     async def overview(self) -> AsyncIterator[str]:
-        """The list of studies as server-sent events: all of it, then what changes."""
+        """The list of studies as server-sent events: first everything, then changes."""
         sent = None
         with self._viewer(None):
             yield BEGIN
@@ -124,7 +124,7 @@ class Hub:
                 sent = now
 
     async def study(self, name: str, last: str | None) -> AsyncIterator[str]:
-        """One study as server-sent events: its row, and its trials from the one after the `last` that arrived."""
+        """One study as server-sent events: its row, and its trials after the `last` one received."""
         epoch, _, count = (last or "").partition("-")
         sent, row, before = int(count[:12]) if count.isdecimal() else 0, None, None
         with self._viewer(name):
@@ -150,7 +150,7 @@ class Hub:
                 before = now
 
     async def _states(self) -> AsyncIterator[FolderState]:
-        """The state now and whenever it has changed; the same again where nothing did for a while."""
+        """The current state, again after each change, and the same state again if nothing changes for a while."""
         version, latest = -1, self.state
         while not self.ended:
             if version == self._version:
@@ -181,7 +181,7 @@ def event(kind: str, data: str, number: str | None = None) -> str:
 
 
 def changes(now: FolderState, before: FolderState) -> str:
-    """What is new or has changed, the names of what is gone, and trials that ended: the members of a JSON object."""
+    """What is new or changed, the names of what was removed, and trials that ended: the members of a JSON object."""
     parts = []
     for kind in ("studies", "runs", "bundles"):
         new, old = _texts(now, kind), _texts(before, kind)
@@ -197,7 +197,7 @@ def _texts(state: FolderState, kind: str) -> Mapping[str, str]:
 
 
 def _ended(now: FolderState, before: FolderState) -> Iterator[tuple[str, str]]:
-    """The trials that ended between two states; the latest of studies that were not followed before."""
+    """The trials that ended between two states; for studies that were not followed before, the most recent ones."""
     for id, seen in now.studies.items():
         old = before.studies.get(id)
         if seen.trials is None or old == seen:

@@ -1,7 +1,7 @@
 """A snapshot of a folder: each study, cluster run and bundle result as JSON for the page.
 
-Only what has changed since the last look is read. A study that runs, or that somebody has open, is followed: of each
-look only the trials that ended since are read.
+Only what changed since the last snapshot is read. A study that runs, or that a viewer has open, is followed: each
+snapshot reads only the trials that ended since the last one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.text import bound_text, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, JsonObject, Trial, foreign
 
-_MOST_DETAIL = 300  # letters of what a compiler said
-_HEAD_BYTES = 1 << 16  # of the first line of results
+_MOST_DETAIL = 300  # characters of a compiler message
+_HEAD_BYTES = 1 << 16  # maximum length of the first line of results
 _FINALS = b'{"finals"'
 _RUNNING = ("running", "starting")
 
 
 @dataclass(frozen=True)
 class SeenDevice:
-    """Where trials of a study were measured, and the last one there."""
+    """A device that measured trials of a study, and its last trial."""
 
     host: str
     device: str
@@ -43,9 +43,10 @@ class SeenDevice:
 
 @dataclass(frozen=True)
 class Trials:
-    """The ended trials of a study in the order in which they were seen; each is a JSON text.
+    """The ended trials of a study in the order in which they were seen, each as JSON text.
 
-    `epoch` is drawn again whenever they are read from the beginning: a place in the list counts within an epoch only.
+    `epoch` is a new random value whenever they are read from the beginning: an index in the list is valid within one
+    epoch only.
     """
 
     epoch: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -59,19 +60,19 @@ class Trials:
 class Seen:
     """A study at the last look."""
 
-    id: str  # in addresses
+    id: str  # A study in the last snapshot.
     name: str  # for people
     folder: Path
     mark: Mark | None = field(default=None, compare=False)
     row: str = "{}"  # JSON
     running: bool = False
-    checked: bool = field(default=False, compare=False)  # whether every row was looked at
+    checked: bool = field(default=False, compare=False)  # whether every row was read
     followed: bool = False
-    trials: Trials | None = None  # of a followed study that can be read
+    trials: Trials | None = None  # of a followed study that is readable
 
 
 def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
-    """The study now. `whole` looks at every row, and so finds all damage; `follow` reads its new trials."""
+    """The current state of a study. `whole` reads every row and so finds all damage; `follow` reads its new trials."""
     status = _status(before.folder, whole=whole)
     running = status["state"] in _RUNNING
     followed = follow or running or before.followed
@@ -96,7 +97,7 @@ def _status(folder: Path, *, whole: bool) -> dict[str, Any]:
 
 
 def _row(status: Mapping[str, Any], trials: Trials | None) -> JsonObject:
-    """A line of the list of studies, in the words of `deepgen status`."""
+    """A line of the list of studies, worded like `deepgen status`."""
     if "why" in status:
         return {"state": status["state"], "why": status["why"]}
     best, pid = status["best"], status["pid"]
@@ -116,7 +117,7 @@ def _row(status: Mapping[str, Any], trials: Trials | None) -> JsonObject:
 
 
 def _followed(folder: Path, before: Trials, done: int, *, anew: bool) -> Trials:
-    """With the trials that ended since; from the beginning where the journal is not the one that was followed."""
+    """The trials with those that ended since; read from the beginning if the journal is not the one followed before."""
     with foreign.shaped(str(folder), STRANGE), Journal(folder) as journal:
         words = known_shapes(journal.definition(), glance=True)[0]
         anew = anew or len(before.texts) > done
@@ -162,7 +163,7 @@ def _trial_text(trial: Trial, at: float, words: Any) -> str:
 
 
 def _device(trial: Trial) -> tuple[str, str]:
-    """The host and the device that measured a trial; the conditions say so on a cluster."""
+    """The host and the device that measured a trial; on a cluster the conditions name them."""
     conditions = trial.measurement.conditions
     card, slot = conditions.get("card"), conditions.get("slot")
     device = f"card {card}" if card is not None else f"slot {slot}" if slot is not None else ""
@@ -170,7 +171,7 @@ def _device(trial: Trial) -> tuple[str, str]:
 
 
 def bundle_row(path: Path, id: str) -> str | None:
-    """Results of a bundle that is measured: its head, and how many trials there are so far; None for another file."""
+    """Results of a bundle being measured: its header, and the number of trials so far; None for another file."""
     lines, finals = 0, False
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -187,7 +188,7 @@ def bundle_row(path: Path, id: str) -> str | None:
 
 
 def run_row(path: Path, id: str) -> str:
-    """A run, as the plug-in tells it that reads its folder."""
+    """A run, as described by the plug-in that reads its folder."""
     try:
         return _text({"id": id, "name": path.name, **places.run_at(path).row(path)})
     except (DeepgenError, OSError) as error:
@@ -205,17 +206,17 @@ def _text(row: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class FolderState:
-    """Everything that is known at one moment. Rows are JSON texts by the ids that addresses use."""
+    """Everything known at one moment. Rows are JSON texts, keyed by the ids used in addresses."""
 
     studies: Mapping[str, Seen] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
     bundles: Mapping[str, str] = field(default_factory=dict)
     run_folders: Mapping[str, Path] = field(default_factory=dict)
-    marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, by their paths
+    marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, keyed by path
 
 
 def look_around(root: Path, before: FolderState, followed: frozenset[str]) -> FolderState:
-    """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
+    """The current state; only what changed is read. If nothing did, one more study is checked completely."""
     there = places.find(root)
     studies = {
         id: _study(Seen(id, str(path.relative_to(there.top)), path), before, followed)
@@ -238,10 +239,10 @@ def look_around(root: Path, before: FolderState, followed: frozenset[str]) -> Fo
 
 def _study(new: Seen, before: FolderState, followed: frozenset[str]) -> Seen:
     last = before.studies.get(new.id, new)
-    mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
+    mark = places.study_mark(new.folder)  # taken before reading: anything written meanwhile is read next time
     follow = new.id in followed
     if (follow and not last.followed) or places.changed(last.mark, mark):
-        # Damage that is known must not be forgotten for a moment; a study that runs was not checked.
+        # Known damage must not disappear for a moment; a running study was not checked.
         return look(last, mark, whole=last.checked, follow=follow)
     return last
 

@@ -1,4 +1,4 @@
-"""What there is to show in a folder, and cheap detection of changes."""
+"""Finds what a folder has to show, and detects changes cheaply."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from deepgen.tuning.study.journal import FILE, holder
 from deepgen.vocabulary import DeepgenError, JsonObject, digest
 from deepgen.vocabulary.registry import Registry
 
-# Of files: their number, size and time of change; and the process that writes them.
+# For files: inode, size and time of change; and the process that writes them.
 Mark = tuple[Any, ...]
 _FILES = (FILE, f"{FILE}-wal")
-_INDEX, _HEADER = f"{FILE}-shm", 48  # bytes in which SQLite says what of its log has been committed
+_INDEX, _HEADER = f"{FILE}-shm", 48  # bytes in which SQLite records how much of its log is committed
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@,-]*")
-_FRESH = 0.1  # seconds: a file that changed so shortly before it was looked at may change again with the same time
-_FRESH_MARK: Mark = ("fresh",)  # unlike any other, and itself looked at again
+_FRESH = 0.1  # seconds: a file that changed this recently may change again without a new time of change
+_FRESH_MARK: Mark = ("fresh",)  # differs from any other mark, so the file is read again
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Folders of runs with several studies, such as those of a cluster. A plug-in brings what reads and stops them."""
+    """Folders of runs with several studies, such as those of a cluster. A plug-in defines how to read and stop them."""
 
-    marker: str  # the file by which the folder of a run is recognised
-    mark: Callable[[Path], Mark]  # differs from that of any earlier state
+    marker: str  # the file that identifies the folder of a run
+    mark: Callable[[Path], Mark]  # differs from the mark of any earlier state
     row: Callable[[Path], JsonObject]  # what a browser shows: state, pid, note, groups
-    summary: Callable[[Path], JsonObject]  # what a report says: state, note, and rows of words about groups
-    stop: Callable[[Path], str]  # gives a sentence that says how it ended, and how it is resumed
+    summary: Callable[[Path], JsonObject]  # what a report shows: state, note, and rows of text about groups
+    stop: Callable[[Path], str]  # returns a sentence that says how it ended, and how to resume it
 
 
 RUNS: Registry[Callable[[], Runs]] = Registry("deepgen.study_folders", "folder of studies", {})
 
 
 def runs_at(folder: Path) -> Runs | None:
-    """What reads this folder, if it is the folder of a run. Links are not followed."""
+    """The reader of this folder, if it is the folder of a run. Links are not followed."""
     return next((runs for make in RUNS.working() if _is_file(folder / (runs := make()).marker)), None)
 
 
@@ -56,7 +56,7 @@ def run_mark(folder: Path) -> Mark:
 
 @dataclass(frozen=True)
 class Places:
-    """Studies, cluster runs and results of bundles below `top`, by the ids that addresses use."""
+    """Studies, cluster runs and results of bundles below `top`, keyed by the ids used in addresses."""
 
     top: Path
     studies: Mapping[str, Path]
@@ -65,7 +65,7 @@ class Places:
 
 
 def find(root: Path) -> Places:
-    """What lies in a folder, or is the folder. Links are not followed, so nothing outside it is found."""
+    """What the folder contains, or the folder itself. Links are not followed, so nothing outside it is found."""
     alone = _is_study(root) or runs_at(root) is not None
     top = root.parent if alone else root
     here = [root] if alone else [*_folders(root)]
@@ -80,19 +80,19 @@ def find(root: Path) -> Places:
 
 
 def run_of(study: str) -> str | None:
-    """The cluster run that a study is part of, by their ids."""
+    """The cluster run that a study belongs to, both by id."""
     return study.partition("/")[0] if "/" in study else None
 
 
 def study_mark(folder: Path, now: Callable[[], float] = time.time) -> Mark:
-    """Differs from that of any earlier state of the study."""
+    """Differs from the mark of any earlier state of the study."""
     files = [file_mark(folder / name, now) for name in _FILES]
     return _FRESH_MARK if _FRESH_MARK in files else (holder(folder), _committed(folder), *files)
 
 
 def _committed(folder: Path) -> bytes:
-    """Changes with each commit. A row is in the log before, but nobody sees it until the disk has it: on a busy one
-    that is long after the log's time of change.
+    """Changes with each commit. A row is in the log earlier, but it becomes visible only once it is on disk: with a
+    busy disk that is long after the log's time of change.
     """
     try:
         with (folder / _INDEX).open("rb") as file:
@@ -107,7 +107,7 @@ def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
     except OSError:
         return ()
     if not about.st_size:
-        return ()  # readers may leave an empty log behind
+        return ()  # readers may leave an empty log file
     age = now() - about.st_mtime
     return _FRESH_MARK if 0 <= age < _FRESH else (about.st_ino, about.st_size, about.st_mtime_ns)
 
@@ -117,12 +117,12 @@ def changed(before: Mark | None, after: Mark | None) -> bool:
 
 
 def is_fresh(mark: Mark | None) -> bool:
-    """Whether it may change again with the same mark."""
+    """Whether the file may change again without a new mark."""
     return mark == _FRESH_MARK
 
 
 def _id(path: Path) -> str:
-    """Its path. A part that would have to be written in another way there is not used."""
+    """The path as an id. A part that would need escaping is replaced by its digest."""
     return "/".join(part if _PLAIN.fullmatch(part) else digest(part, 12) for part in path.parts)
 
 
@@ -142,5 +142,5 @@ def _is_study(folder: Path) -> bool:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file() and not path.is_symlink()
-    except OSError:  # in a folder that this user may not enter
+    except OSError:  # in a folder that this user cannot enter
         return False

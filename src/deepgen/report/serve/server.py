@@ -21,15 +21,15 @@ from deepgen.report.serve.hub import Hub
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
 
-_LAST_WORDS = 2  # seconds that streams have to end
-# Without a token anybody on this machine can connect: who sends no whole request in time, or waits while many others
-# want to come in, makes room. A browser needs about six connections.
+_LAST_WORDS = 2  # seconds in which streams may end
+# Anyone on this machine can connect without a token, so a client that sends no complete request in time, or that idles
+# while many others want to connect, is dropped. A browser needs about six connections.
 MOST_CONNECTIONS, REQUEST_SECONDS = 128, 20.0
-_AT_ONCE = 64  # connections that are accepted before any of them is looked at
+_AT_ONCE = 64  # accepted connections waiting to be handled
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at that address; raises in a sentence where that cannot be."""
+    """A socket at that address; raises an error with a readable message if that is not possible."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -49,9 +49,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: bool) -> GateRules:
-    """The token is the same whenever the same user serves the same folder, so that open pages survive a restart.
+    """The rules for serving a folder.
 
-    It comes from the key that only this user can read. Who has no place for a key gets a new token each time.
+    The token is the same whenever the same user serves the same folder, so that open pages survive a restart. It is
+    derived from a key that only this user can read. If there is no place to store a key, each start gets a new token.
     """
     token = trust.sign(["deepgen serve", str(root), "to look" if read_only else "to look and to stop"])
     loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
@@ -60,7 +61,7 @@ def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: boo
 
 
 def address(listening: socket.socket, host: str, rules: GateRules) -> str:
-    """Where a browser finds it."""
+    """The address to open in a browser."""
     place, port = listening.getsockname()[:2]
     if ipaddress.ip_address(place).is_unspecified:
         host = socket.gethostname()
@@ -80,7 +81,7 @@ def serve(
     config = uvicorn.Config(
         app,
         log_level="critical",
-        access_log=False,  # addresses hold the token
+        access_log=False,  # addresses contain the token
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS,
@@ -91,7 +92,7 @@ def serve(
 
 
 class _Connection(H11Protocol):
-    """One that waits for a whole request is dropped when that takes too long, or when there are too many."""
+    """A connection that is dropped if a complete request takes too long, or if there are too many idle ones."""
 
     idle_since = 0.0  # by the loop's clock
 
@@ -120,7 +121,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Ends its streams first, which would be waited for otherwise."""
+    """Ends its streams first, because shutdown would wait for them otherwise."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub, ready: Callable[[], None], end: threading.Event) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
 """The state of a run as a block of a few lines, for terminals and notebooks, with a sparkline of the best so far.
 
-In a notebook it is an updatable display and not a widget, so that it needs no extension, and a saved notebook keeps
-its last state.
+In a notebook it is an updatable display rather than a widget, so it needs no extension, and a saved notebook keeps its
+last state.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def render(title: str, progress: Progress) -> RenderableType:
     counts = [f"built {progress.built}", *(f"{name} {n}" for name, n in progress.verdicts.items())]
     if progress.resumed:
         counts.append(f"from an earlier run {progress.resumed}")
-    # Failures come from compilers, which may say pages; all the rest matters, and wraps on a narrow terminal.
+    # Failure messages come from compilers and may be very long; all other lines matter and wrap on a narrow terminal.
     lines: list[RenderableType] = [head, bar, Text(", ".join(counts))]
-    # One trial's time, and the luckiest of many: finals time the best again.
+    # The time of a single trial, and the luckiest of many: the finals time the best again.
     lines.append(Text(f"best trial {_best(progress) if progress.best_gflops is not None else '-'}", style="green"))
     if progress.improved:
         lines.append(Spark("so far", progress.improved, progress.done))
@@ -63,7 +63,7 @@ def render(title: str, progress: Progress) -> RenderableType:
 
 
 def _under_way(progress: Progress) -> str:
-    """What is built and run just now, and where the time of this run has gone: by phases, once there are some."""
+    """What is being built and run now, and where the time of this run went: by phase, once there are several."""
     open_trials = max(0, progress.asked - progress.done)
     building = min(open_trials, progress.builds_running)
     parts = [f"building {building}"] if building else []
@@ -90,7 +90,7 @@ def _best(progress: Progress) -> str:
 
 @dataclass(frozen=True)
 class Spark:
-    """Speed over trials, from the first correct one to `done`; `improved` is that of Progress."""
+    """Speed over trials, from the first correct one to `done`; `improved` is the field of Progress."""
 
     label: str
     improved: Sequence[tuple[int, float]]
@@ -103,7 +103,7 @@ class Spark:
 
 
 def spark(improved: Sequence[tuple[int, float]], done: int, room: int, signs: str = _BLOCKS) -> str:
-    """At most `room` characters, each for the best speed at that point of the search."""
+    """At most `room` characters, each showing the best speed at that point of the search."""
     if not improved:
         return ""
     first, last = improved[0][0], max(done, improved[-1][0])
@@ -120,7 +120,7 @@ def spark(improved: Sequence[tuple[int, float]], done: int, room: int, signs: st
 
 @contextmanager
 def in_cell(render: Callable[[Progress], RenderableType]) -> Iterator[Callable[[Progress], None]]:
-    """A callback that shows a moment of a run; the last one is always shown."""
+    """A callback that displays a state of a run; the last one is always shown."""
     from IPython.display import HTML, display
 
     shown = display(HTML(""), display_id=True)
@@ -142,7 +142,7 @@ def in_cell(render: Callable[[Progress], RenderableType]) -> Iterator[Callable[[
 
 
 def as_html(drawn: RenderableType) -> str:
-    """What a terminal of 80 columns would show."""
+    """The output of a terminal with 80 columns, as HTML."""
     console = Console(
         file=io.StringIO(), record=True, width=WIDTH, highlight=False, force_jupyter=False, color_system="standard"
     )

@@ -21,12 +21,12 @@ from deepgen.tuning.study.text import rate_text
 from deepgen.vocabulary.errors import DeepgenError
 
 Watch = Callable[[Progress], None]
-LINE_EVERY = 5.0  # seconds, where there is no terminal
+LINE_EVERY = 5.0  # seconds, if there is no terminal
 
 
 @contextmanager
 def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
-    """A callback for the tuner. What draws is imported where something is drawn: scripts rarely do."""
+    """A callback for the tuner. The drawing code is imported only if something is drawn, which is rare in scripts."""
     if quiet:
         yield lambda progress: None
     elif in_notebook():
@@ -46,7 +46,7 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
 
 
 def title_of(request: Request) -> str:
-    """What a run is about, in one line."""
+    """A one-line description of a run."""
     more = f" and {len(request.also)} more" if request.also else ""
     return f"{request.operator.describe()}{more} on {request.target.shown}"
 
@@ -59,7 +59,7 @@ class _Lines:
     """One line every few seconds, and one for each new phase or note."""
 
     def __init__(self, title: str) -> None:
-        self._title: str | None = title  # said with the first line: a run that cannot start has nothing to show
+        self._title: str | None = title  # printed with the first line: a run that cannot start prints none
         self._shown = ("", "")
         self._next = 0.0
 
@@ -68,7 +68,7 @@ class _Lines:
             note(self._title)
             self._title = None
         now = time.monotonic()
-        news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # another number in a note is none
+        news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # a note that differs only in numbers is not new
         if now >= self._next or self._shown != news:
             self._next, self._shown = now + LINE_EVERY, news
             note(line(progress))
@@ -78,7 +78,7 @@ class _Lines:
 
 
 def line(progress: Progress) -> str:
-    """A moment of a run in one line; a note is what matters while it stands."""
+    """The state of a run in one line; while there is a note, it takes precedence."""
     over = progress.phase == "done"
     left = f"{clock(progress.time_left or 0.0)} left" if (progress.time_left or 0.0) >= 0.5 and not over else ""
     if progress.note and not over:
@@ -101,7 +101,7 @@ def clock(seconds: float) -> str:
 
 
 def speed(progress: Progress) -> dict[str, Any]:
-    """Of the best so far, named as in a study's summary."""
+    """The speed of the best so far, with the keys of a study's summary."""
     return {**vars(progress), "gflops": progress.best_gflops, "gbytes_per_second": progress.best_gbytes_per_second}
 
 
@@ -111,7 +111,7 @@ def _failed(progress: Progress) -> int:
 
 
 class Stopped(DeepgenError):
-    """The user ended the run; the message says how to continue."""
+    """The user stopped the run; the message says how to continue."""
 
     def __init__(self, sentence: str, signum: int) -> None:
         self.exit_code = 128 + signum
@@ -120,7 +120,7 @@ class Stopped(DeepgenError):
 
 @dataclass
 class Stop:
-    """Set when a signal asked for the end."""
+    """Set when a signal requests a stop."""
 
     event: threading.Event = field(default_factory=threading.Event)
     signum: int = 0
@@ -130,7 +130,7 @@ class Stop:
 def stop_on_signals(
     signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM), event: threading.Event | None = None
 ) -> Iterator[Stop]:
-    """While this is held, the first signal only sets the event: one of its own, or the one that is given."""
+    """Inside this block, the first signal only sets the event: the given one, or a new one."""
     stop = Stop(event or threading.Event())
 
     def hear(signum: int, frame: FrameType | None) -> None:
@@ -151,7 +151,7 @@ def stop_on_signals(
 
 @contextmanager
 def stop_on_ctrl_c(event: threading.Event | None) -> Iterator[Stop]:
-    """The same for a script. A handler of its own is left alone, and threads cannot have one."""
+    """Like `stop_on_signals`, for a script. A custom handler is left in place, and threads cannot have one."""
     free = threading.current_thread() is threading.main_thread()
     if free and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with stop_on_signals((signal.SIGINT,), event) as stop:

@@ -11,17 +11,17 @@ from deepgen.vocabulary.foreign import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 80  # columns, of sentences: longer lines are hard to read
+WIDTH = 80  # columns; longer lines of text are hard to read
 _LEAST = 20
 
 
 def columns() -> int:
-    """The terminal's width, or 80 where there is no terminal."""
+    """The terminal's width, or 80 if there is no terminal."""
     return max(_LEAST, shutil.get_terminal_size((WIDTH, 24)).columns or WIDTH)
 
 
 def text_width() -> int:
-    """How wide sentences may be: the terminal's width, but at most 80 columns."""
+    """The width for sentences: the terminal's width, but at most 80 columns."""
     return min(WIDTH, columns())
 
 

@@ -1,4 +1,4 @@
-"""The arguments of a call: by their names in the operator's signature, and whether the kernel supports such arrays."""
+"""The arguments of a call: sorted by the operator's signature, and checked for support by the kernel."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from deepgen.vocabulary import BadInput, Kernel, dtype
 
 
 class Arguments:
-    """What a call of an operator may be given, and how.
+    """The arguments that a call of an operator takes.
 
-    By position: the tensors that are read, inputs before those that are written too. By name: any tensor, optional ones
-    only so, and run-time scalars, whose defaults are the operator's. `out` is for tensors that are written.
+    By position: the tensors that are read, inputs first, then those that are also written. By name: any tensor
+    (optional ones only by name), and run-time scalars, whose defaults are the operator's. `out` is for tensors that are
+    written.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -33,13 +34,13 @@ class Arguments:
         self.values = dict(operator.values())
 
     def usage(self) -> str:
-        """How a call is written: `kernel(A, B) -> C`."""
+        """How to write a call: `kernel(A, B) -> C`."""
         return f"kernel({', '.join(self.needed)}) -> {', '.join(self.written)}"
 
     def sort(
         self, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, int | float]]:
-        """The arrays and the scalars of a call, by name. Outputs that are to be made are left out."""
+        """The arrays and scalars of a call, by name. Outputs that have to be allocated are omitted."""
         if len(inputs) > len(self.needed):
             allowed = f"{', '.join(self.needed)}; others by name"
             raise BadInput(
@@ -70,7 +71,7 @@ class Arguments:
         return {name: arrays[name] for name in self.order if name in arrays}, values
 
     def result(self, arrays: Mapping[str, Any]) -> Any:
-        """What a call returns: what is written, several as a tuple."""
+        """The value that a call returns: the written arrays, several as a tuple."""
         results = tuple(arrays[name] for name in self.written)
         return results[0] if len(results) == 1 else results
 
@@ -108,24 +109,24 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Admitted:
-    """What a call with such arrays comes to."""
+    """The result of checking a call's arrays."""
 
-    tensors: Mapping[str, Tensor]  # with the sizes of the call
+    tensors: Mapping[str, Tensor]  # with the call's sizes
     scalars: Scalars
-    empty: bool  # all that is written has no elements: there is nothing to run
+    empty: bool  # all outputs have no elements: there is nothing to run
 
 
 def admit(
     kernel: Kernel, operator: Operator, device: Device, views: Mapping[str, View], values: Mapping[str, int | float]
 ) -> Admitted:
-    """What does not fit is said by the parameter's name."""
+    """Check a call's arrays. Errors name the parameter."""
     signature = operator.signature()
     facts = {}
     for name, seen in views.items():
         param = signature[name]
         wanted = stored(signature.dtype_of(param))
         kind = as_format(seen.dtype, wanted)
-        if kind != wanted:  # where the signature has a variable too: the kernel was built for one format
+        if kind != wanted:  # also where the signature has a variable: the kernel was built for one format
             raise BadInput(f"{name} is {seen}", allowed=wanted)
         if not device.has(seen):
             raise BadInput(f"{name} is on the device {seen.device}", allowed=f"an array on the {device.kind}")
@@ -152,7 +153,7 @@ def admit(
 
 
 def _check_elements(passed: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-    """Raises where elements of a result would be made of nothing, as the greatest of no numbers is."""
+    """Raises if elements of a result would be computed from none, such as the maximum of no numbers."""
     none = next((tensor for tensor in passed if 0 in tensor.shape), None)
     if none is not None:
         some = next(tensor for tensor in written if 0 not in tensor.shape)
@@ -161,11 +162,11 @@ def _check_elements(passed: Sequence[Tensor], written: Sequence[Tensor]) -> None
 
 
 def _check_strides(param: Param, seen: View, device: Device) -> None:
-    """Whether the array's strides are what the parameter requires."""
+    """Raises if the array's strides do not satisfy the parameter's requirement."""
     steps = [*zip(seen.shape, seen.strides, dense_strides(seen.shape), strict=True)]
     if param.written and any(step == 0 and size > 1 for size, step, _ in steps):
         raise BadInput(f"{param.name} is written, but its elements overlap in memory", allowed="pass a contiguous copy")
-    # Families in C are verified on dense arrays only, whatever an operator's families for GPUs serve.
+    # Families in C are verified only on dense arrays, whatever an operator's GPU families support.
     wanted = DENSE if device.kind == CPU and param.strides == ROWS else param.strides
     if wanted == DENSE and any(step != dense and size > 1 for size, step, dense in steps):
         allowed = "use numpy.ascontiguousarray, or torch's contiguous()"
@@ -178,7 +179,7 @@ def _check_strides(param: Param, seen: View, device: Device) -> None:
 def _check_told(
     kernel: Kernel, bound: Operator, facts: Mapping[str, TensorFacts], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Whether the launch plan tells the kernel of each stride that is not that of a dense array."""
+    """Raises if the launch plan does not pass the kernel a stride that differs from a dense array's."""
     passed, plain = plans.names_of(kernel.plan), bound.scalars()
     for name, fact in facts.items():
         shape = tensors[name].shape

@@ -1,4 +1,5 @@
-"""Arrays of any library: numpy (ml_dtypes too), torch, CuPy, JAX, and anything with DLPack or the CUDA array interface.
+"""Arrays of any library: numpy (including ml_dtypes), torch, CuPy, JAX, and others with DLPack or the CUDA array
+interface.
 
 No array library is imported here: a caller that passes its arrays has already imported it.
 """
@@ -22,11 +23,11 @@ from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES
 
 CPU, GPU = "cpu", "gpu"
-# Makes a new array on the device of the one that it is given.
+# Makes a new array on the same device as the given one.
 Maker: TypeAlias = "Callable[[Any], Any]"
 
-# Our formats by the names that numpy, ml_dtypes, torch, CuPy and JAX give them, by those of the array interface, and by
-# DLPack's code, with its bits. Unsigned integers are also how formats that a library lacks are passed: as bits.
+# Our formats, with their names in numpy, ml_dtypes, torch, CuPy and JAX, in the array interface, and with DLPack's code
+# and bits. Formats that a library lacks may also be passed as unsigned integers that hold the bits.
 _FORMATS = (
     ("f64", "float64", "f8", (2, 64)), ("f32", "float32", "f4", (2, 32)), ("f16", "float16", "f2", (2, 16)),
     ("bf16", "bfloat16", "V2", (4, 16)),
@@ -39,20 +40,20 @@ _THEIRS = {ours: theirs for ours, theirs, _, _ in _FORMATS}
 _NAMES = {theirs: ours for ours, theirs in _THEIRS.items()}
 _INTERFACE = {word: ours for ours, _, word, _ in _FORMATS if word}
 _DLPACK = {code: ours for ours, _, _, code in _FORMATS}
-_MALLOC, _TORCHS = 16, 64  # bytes that addresses of numpy's arrays and of torch's tensors on the CPU are multiples of
+_MALLOC, _TORCHS = 16, 64  # alignment in bytes of numpy's arrays, and of torch's tensors on the CPU
 _STRIDED = "torch.strided"
 _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
 
 
 @dataclass(frozen=True)
 class View:
-    """An array's address, shape and layout. Strides count elements."""
+    """An array's address, shape and layout. Strides are in elements."""
 
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: str  # our name of the format, or the library's own for one that we do not know
-    device: str  # cpu, gpu, or gpu:N where the array tells which one
+    dtype: str  # our name of the format, or the library's if we have none
+    device: str  # cpu, gpu, or gpu:N if the array tells the device's number
     writeable: bool = True
 
     def of(self, dtype: str) -> View:
@@ -64,7 +65,7 @@ class View:
 
 
 def view(array: Any, name: str = "the array") -> View:
-    """Any array as numbers. Raises BadInput, by the array's name, when it is none."""
+    """The view of any array. Raises BadInput, with the given name, if it is not an array."""
     if isinstance(array, np.ndarray):
         return _of_numpy(array, name)
     if is_torch(array):
@@ -79,7 +80,7 @@ def view(array: Any, name: str = "the array") -> View:
 
 
 def glance(array: Any, name: str) -> tuple[Any, int]:
-    """All that a call depends on but the address, as something to look up, and the address."""
+    """Everything that a call depends on except the address, in hashable form, and the address."""
     if type(array) is np.ndarray:
         return (array.shape, array.strides, array.dtype, array.flags.writeable), array.ctypes.data
     if is_torch(array) and str(array.layout) == _STRIDED:
@@ -89,7 +90,7 @@ def glance(array: Any, name: str) -> tuple[Any, int]:
 
 
 def as_format(seen: str, wanted: str) -> str:
-    """The format that an array holds where `wanted` is asked for: unsigned integers may be its bits."""
+    """The format of an array where `wanted` is expected: unsigned integers may hold its bits."""
     of = DTYPES[stored(wanted)]
     return of.name if not of.native and seen == _NAMES[of.storage] else seen
 
@@ -99,9 +100,11 @@ def is_torch(array: Any) -> bool:
 
 
 def allocator(arrays: Sequence[Any], tensor: Tensor, align: int) -> Maker:
-    """What makes a new array of the kind of these, on the device of the array that it is given: the first of them.
+    """A function that makes a new array of the same library as these, on the device of the array that it is given: the
+    first.
 
-    numpy's have no bf16 and 8-bit floats: they are made by ml_dtypes where one of the arrays is of it, else as bits.
+    numpy has no bf16 and 8-bit floats: ml_dtypes is used if one of the arrays uses it, otherwise integers with the
+    bits.
     """
     like, shape, dtype = arrays[0], tensor.shape, tensor.dtype.name
     theirs = _THEIRS[stored(dtype)]
@@ -121,14 +124,15 @@ def allocator(arrays: Sequence[Any], tensor: Tensor, align: int) -> Maker:
         return lambda a: _by_cupy(a, shape, element_type)
     if library in ("jax", "jaxlib"):
         jax = sys.modules["jax"]
-        # Arrays of JAX come into being later than the call that asks for them.
+        # JAX creates arrays asynchronously, after the call returns.
         return lambda a: jax.numpy.empty(shape, theirs, device=a.sharding).block_until_ready()
     raise BadInput(f"cannot allocate {tensor.name} for arrays of type {type(like).__name__}", allowed="pass it as out=")
 
 
 def torch_maker(shape: Sequence[int], strides: Sequence[int], element: Any, device: Any) -> Callable[[], Any]:
-    """What makes a new tensor, by a function of torch's compiler, which takes a third of the time. It is not public.
-    That for GPUs takes the current one: there must be one.
+    """A function that makes a new tensor with a private function of torch's compiler, in a third of the time.
+
+    The variant for GPUs uses the current device, so there must be only one.
     """
     torch = sys.modules["torch"]
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -152,7 +156,7 @@ def stream_handle(stream: Any) -> int:
 
 
 def as_bytes(seen: View) -> Array:
-    """The array as numpy's, of single bytes along one more dimension. Nothing is read or copied."""
+    """The array as a numpy array of bytes, with one more dimension. Nothing is read or copied."""
     width = DTYPES[seen.dtype].bytes
     return np.asarray(
         SimpleNamespace(
@@ -211,7 +215,7 @@ def _of_torch(array: Any, name: str) -> View:
     if str(array.layout) != _STRIDED:
         raise BadInput(f"{name} has the layout {array.layout}", allowed="a dense tensor: use to_dense()")
     kind, index = array.device.type, array.device.index
-    if kind not in ("cpu", "cuda"):  # torch calls AMD's GPUs cuda too
+    if kind not in ("cpu", "cuda"):  # torch calls AMD's GPUs cuda as well
         raise BadInput(f"{name} is on {array.device}", allowed="a tensor on the CPU or on an NVIDIA or AMD GPU")
     device = CPU if kind == "cpu" else f"{GPU}:{index}"
     theirs = str(array.dtype).rpartition(".")[2]
@@ -228,7 +232,7 @@ def _of_interface(interface: dict[str, Any]) -> View:
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor, the first member of what a DLPack capsule holds."""
+    """DLTensor, the first member of the struct in a DLPack capsule."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -245,7 +249,7 @@ class _Tensor(ctypes.Structure):
 
 
 def _of_dlpack(array: Any, name: str) -> View:
-    """The capsule is only looked at: it stays the producer's, and the array must outlive the call anyway."""
+    """The view of a DLPack array. The capsule stays the producer's, and the array must outlive the call anyway."""
     capsule = array.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)

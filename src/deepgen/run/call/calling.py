@@ -1,8 +1,8 @@
 """A kernel as a Python function: on arrays of any library, cheap enough to be called for small work.
 
-Whatever depends on shapes, strides and dtypes is computed when they are first seen. From then on a call sets addresses
-in prepacked arguments, and runs. On a GPU such a call allocates nothing but outputs and waits for
-nothing, so it can be captured in a graph; the first one, which makes the workspace, cannot.
+Everything that depends on shapes, strides and dtypes is computed on the first call with them. Later calls set addresses
+in prepacked arguments, and run. On a GPU such a call allocates only outputs and does not wait, so it can be captured in
+a graph; the first call, which allocates the workspace, cannot.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from deepgen.vocabulary import BadInput, Kernel, dtype, foreign
 
 Arrays: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
-_MOST = 1000  # bindings that are kept ready where they hold no memory of a device
+_MOST = 1000  # cached bindings, unless they hold device memory
 
 
 class Ready:
-    """What calls with arrays of one kind have in common: which outputs to make, and what to run on addresses."""
+    """The shared part of calls with one kind of arrays: the outputs to allocate, and what to run on addresses."""
 
     def __init__(self, admitted: Admitted, makers: Mapping[str, Maker]) -> None:
         self.admitted, self.makers = admitted, makers
-        self.fire: Fire | None = None  # until the outputs of the first call are there
+        self.fire: Fire | None = None  # set when the outputs of the first call exist
 
 
 class Loaded:
-    """A loaded kernel. Call it with the operator's inputs; sizes come from them, so it works for many shapes."""
+    """A loaded kernel. Call it with the operator's inputs; sizes are taken from them, so it supports many shapes."""
 
     def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
         self.kernel, self.operator = kernel, operator
-        # What loads it again in another process, with its arguments.
+        # The function that loads it again in another process, with its arguments.
         self.origin: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         self._device = device
         self._arguments = Arguments(operator)
         self._signature = operator.signature()
-        # Addresses are multiples of the larger of what the parameter and the device ask for.
+        # Addresses must be multiples of the parameter's and the device's alignment.
         self._aligned = {
             p.name: max(p.align or dtype(self._signature.dtype_of(p)).bytes, device.align)
             for p in self._signature.tensors
@@ -63,22 +63,24 @@ class Loaded:
         return self._first(*inputs, out=out, stream=stream, **named)[0]
 
     def meet(self, *inputs: Any) -> tuple[Any, Fire | None]:
-        """A call with new outputs, and what repeats it on other arrays of the same kind.
+        """Make a call with new outputs. Returns the result, and a function that repeats the call on other arrays of the
+        same kind.
 
-        That takes the addresses of what is read and then of what is written, each a multiple of `align`, and a stream.
-        It serves the calling thread and, on a GPU, the current stream. None: there was nothing to run.
+        The function takes the addresses of tensors that are read, then of those that are written, each a multiple of
+        `align`, and a stream. It is for the calling thread and, on a GPU, the current stream. None: there was nothing
+        to run.
         """
         result, ready = self._first(*inputs)
         return result, ready.fire
 
     @property
     def by_stream(self) -> bool:
-        """Whether each stream needs memory of its own, which the first call on it takes."""
+        """Whether each stream needs memory of its own, which the first call on it allocates."""
         return self._device.by_stream
 
     def run_on(self, parallel: int) -> bool:
-        """On a CPU, use a host's threads in place of the kernel's own, as OpenMP's `GOMP_parallel` provides them,
-        whose address this is. False where the kernel cannot."""
+        """On a CPU, use a host's threads instead of the kernel's own, through the address of a function like OpenMP's
+        `GOMP_parallel`. Returns False if the kernel does not support this."""
         return self._device.run_on(parallel)
 
     @property
@@ -87,7 +89,7 @@ class Loaded:
         return max(self._aligned.values())
 
     def workspace_bytes(self, *inputs: Any, out: Any = None, **named: Any) -> int:
-        """The memory that a call with these arrays needs besides its outputs."""
+        """The memory that a call with these arrays needs, besides its outputs."""
         arrays, values = self._arguments.sort(inputs, out, named)
         admitted = self._admit(arrays, values)
         if admitted.empty:
@@ -95,7 +97,7 @@ class Loaded:
         return sum(size for _, size in plans.workspaces(self.kernel.plan, admitted.scalars).values())
 
     def close(self) -> None:
-        """Free memory on a device. No call may be running there."""
+        """Free device memory. No call may be running on the device."""
         with self._lock:
             self._ready.clear()
             self._device.close()
@@ -116,23 +118,23 @@ class Loaded:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """By where it came from: a process that unpickles it loads it from there under the same rules."""
+        """Pickle by origin: a process that unpickles it loads it from there, under the same rules."""
         if self.origin is None:
             raise BadInput(f"{self!r} cannot be pickled", allowed="only a study's kernels: study.best().load()")
         return self.origin
 
     def _first(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> tuple[Any, Ready]:
-        """A call, and what other calls with such arrays need."""
+        """Make a call; also returns what other calls with such arrays need."""
         arrays, values = self._arguments.sort(inputs, out, named)
         handle = self._device.stream(next(iter(arrays.values())), stream)
         ready = self._call(arrays, values, handle)
         return self._arguments.result(arrays), ready
 
     def _call(self, arrays: Arrays, values: Mapping[str, int | float], handle: int) -> Ready:
-        """Run, with outputs that are missing from the arrays made and put there."""
+        """Run, after allocating the missing outputs and adding them to `arrays`."""
         seen = [glance(array, name) for name, array in arrays.items()]
         stream = handle if self._device.by_stream else None
-        # Equal, and yet two numbers: -0.0 and 0.0.
+        # -0.0 and 0.0 compare equal but differ, so zeros are keyed by their repr.
         numbers = (value or repr(value) for value in values.values())
         key = (*arrays, *(about for about, _ in seen), *numbers, stream, get_ident())
         ready = self._ready.get(key)
@@ -157,7 +159,7 @@ class Loaded:
         return ready
 
     def _surely(self, work: Callable[[], T]) -> T:
-        """Done again where the first try showed that this thread was not ready for the device."""
+        """Run `work`, and again if the first attempt shows that this thread was not ready for the device."""
         try:
             return work()
         except DriverError as error:
@@ -182,7 +184,7 @@ class Loaded:
         return admit(self.kernel, self.operator, self._device, views, values)
 
     def _bind(self, admitted: Admitted, names: Sequence[str], arrays: Arrays) -> Fire:
-        """The slow way, once for each kind of arrays and thread."""
+        """Bind the kernel: the slow part, once per kind of arrays and thread."""
         views = {name: view(arrays[name], name).of(admitted.tensors[name].dtype.name) for name in names}
         left_out = dict.fromkeys(p.name for p in self._signature.tensors if p.optional and p.name not in views)
         call = self._device.bind({**views, **left_out}, admitted.scalars)

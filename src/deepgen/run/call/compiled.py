@@ -1,8 +1,8 @@
-"""The compiled way from Python to a kernel: a small extension in C (`c/`).
+"""The compiled path from Python to a kernel: a small extension in C (`c/`).
 
-Wheels include it where they were built with a compiler (setup.py). Otherwise it is built once by the local compiler, as
-kernels are, and cached with them. Without a compiler or Python's headers, or on a Python without the
-GIL, there is no extension: then everything is done in Python, with the same results and errors.
+Wheels include it if they were built with a compiler (setup.py). Otherwise the local compiler builds it once, like a
+kernel, and it is cached with them. Without a compiler or Python's headers, or on a Python without the GIL, there is no
+extension; everything then runs in Python, with the same results and errors.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _NAME = "deepgen_calls"
 
 @once
 def core() -> Any:
-    """The extension; None where it cannot be had.
+    """The extension; None if it is unavailable.
 
-    `Bound` carries out a bound kernel: it is called with addresses and a stream. `Caller` is a base class of what is
+    `Bound` runs a bound kernel: it is called with addresses and a stream. `Caller` is a base class of objects that are
     called with arrays.
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     if (installed := _installed()) is not None:
         return installed
-    from deepgen.toolchains import programs  # here and below: where a wheel has it, nobody waits for compilers
+    from deepgen.toolchains import programs  # imported late: with a wheel's extension, compilers are not needed
 
     headers = programs.python_headers()
     return None if headers is None else built(_kernel(headers))
 
 
 def built(kernel: Kernel) -> Any:
-    """An extension, built or out of the cache; None where it cannot be had."""
+    """An extension, built or from the cache; None if it is unavailable."""
     try:
         artifact = _artifact(kernel)
         return None if artifact is None else _loaded(kernel.name, artifact.binary)
@@ -54,17 +54,17 @@ def built(kernel: Kernel) -> Any:
 
 
 def _installed() -> Any:
-    """The extension of the wheel; None where there is none, it does not load, or sources have changed since."""
+    """The wheel's extension; None if it is missing, does not load, or its sources have changed since."""
     try:
         module = import_module(f"{__package__}.{_NAME}")
         sources = b"".join((_FOLDER / name).read_bytes() for name in _SOURCES)
-    except (ImportError, RuntimeError, OSError):  # RuntimeError: of numpy, for an extension of another one
+    except (ImportError, RuntimeError, OSError):  # numpy raises RuntimeError for an extension built for another numpy
         return None
     return module if getattr(module, "sources", None) == sha256(sources).hexdigest() else None
 
 
 def _artifact(kernel: Kernel) -> Artifact | None:
-    """The built extension; none where nothing can be kept, as every process would wait for the compiler."""
+    """The built extension; None if it cannot be cached, as every process would wait for the compiler."""
     from deepgen import targets
     from deepgen.toolchains import Cache, build_once, cache_key, default_cache_folder, toolchain_for
 
@@ -77,7 +77,7 @@ def _artifact(kernel: Kernel) -> Artifact | None:
 
 
 def _kernel(headers: str) -> Kernel:
-    """The versions are of what headers describe: an update may put others in their place."""
+    """The versions identify the headers, which an update may replace in place."""
     sources = tuple(Source(name, (_FOLDER / name).read_text()) for name in _SOURCES)
     versions = f"-DVERSIONS={sysconfig.get_config_var('SOABI')}_{np.__version__}"
     return Kernel(_NAME, "c", sources, (versions, f"-I{headers}", f"-I{np.get_include()}"), LaunchPlan(()))

@@ -21,10 +21,10 @@ _NO_CONTEXT = 201
 
 
 class Device(ABC):
-    """What a loaded kernel needs of the place where it runs."""
+    """What a loaded kernel needs from the device on which it runs."""
 
     kind: str  # cpu or gpu
-    align: int  # bytes that every array's address must be a multiple of
+    align: int  # alignment in bytes of every array's address
     by_stream: bool  # whether each stream needs a binding of its own
 
     @abstractmethod
@@ -33,26 +33,26 @@ class Device(ABC):
 
     @abstractmethod
     def stream(self, first: Any, stream: Any) -> int:
-        """The handle of the stream that a call with this first array runs on."""
+        """The handle of the stream for a call with this first array."""
 
     @abstractmethod
     def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall: ...
 
     def recover(self, error: DriverError) -> None:
-        """Make the same call possible again, or raise."""
+        """Make another attempt of the call possible, or raise."""
         raise error
 
     def run_on(self, parallel: int) -> bool:
-        """Use a host's threads, by its function at this address; False where that means nothing."""
+        """Use a host's threads through its function at this address; False if the device has no such threads."""
         return False
 
     def close(self) -> None:
-        """Give back what can be. A shared library stays loaded: threads of it may outlive any call."""
+        """Free what can be freed. A shared library stays loaded, as its threads may outlive any call."""
         return
 
 
 class CpuDevice(Device):
-    """This process: kernels are functions of a shared library."""
+    """This process: kernels are functions in a shared library."""
 
     kind, align, by_stream = CPU, 1, False
 
@@ -92,7 +92,7 @@ class CpuDevice(Device):
 
 
 class GpuDevice(Device):
-    """A GPU: kernels are functions of a module in its primary context, which frameworks in the process share."""
+    """A GPU: kernels are functions in a module in its primary context, which the process's frameworks share."""
 
     kind, align = GPU, GPU_ALIGN
 
@@ -101,7 +101,7 @@ class GpuDevice(Device):
         self._kernel = GpuKernel.read(self._driver, kernel, binary)
         self.by_stream = any(isinstance(a, WorkspaceArg) for s in plans.steps_of(kernel.plan) for a in s.args)
         self._owned: list[int] = []
-        # Calls of a kernel that must not overlap wait for the one before, whatever streams they are on.
+        # Calls of an exclusive kernel wait for the previous one, on any stream.
         self._last = self._driver.event() if kernel.plan.exclusive else None
         self._lock = renewed_lock()
         self.torch_stream: Callable[[int], int] = self._find_torch_stream
@@ -147,32 +147,32 @@ class GpuDevice(Device):
     def recover(self, error: DriverError) -> None:
         if error.code != _NO_CONTEXT:
             raise error
-        self._driver.enter()  # a thread that has not used the GPU before
+        self._driver.enter()  # a thread that has not used the GPU yet
 
     def close(self) -> None:
-        """Give the workspaces back and unload the module. No call may be in progress on the device."""
+        """Free the workspaces and unload the module. No call may be running on the device."""
         for address in self._owned:
             self._driver.free(address)
         self._owned.clear()
         self._kernel.close()
 
     def _allocate(self, arg: WorkspaceArg, size: int) -> int:
-        # It is kept until the kernel is closed: graphs may have recorded its address.
+        # Kept until the kernel is closed, as graphs may have recorded the address.
         address = self._driver.alloc(size)
         self._owned.append(address)
         return address
 
     def _find_torch_stream(self, device: int) -> int:
-        """torch's current stream; from the second call on without this detour."""
+        """torch's current stream; later calls use the function found here directly."""
         import torch
 
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times quicker than the public way
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times as fast as the public function
         self.torch_stream = raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
         return self.torch_stream(device)
 
 
 def _both(bound: BoundGpu) -> tuple[dict[str, list[Any]], Callable[[int], None], Callable[[], None]]:
-    """The preparation and the run as one: where addresses stand, another stream, and a call."""
+    """The preparation and the run combined: slots of addresses, switching streams, and the call."""
     both = (bound.prepare, bound.run)
     names = dict.fromkeys(name for plan in both for name in plan.slots)
     slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in names}

@@ -1,6 +1,6 @@
-"""One call of a bound kernel: sets the addresses in place and runs all steps.
+"""One call of a bound kernel: sets the addresses and runs all steps.
 
-An output that overlaps another array is refused: kernels read and write in an unspecified order.
+An output that overlaps another array is refused, because kernels read and write in an unspecified order.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from deepgen.vocabulary.dtypes import DTYPES
 
 # Sets the tensors' addresses and runs on a stream.
 Fire: TypeAlias = "Callable[[Sequence[int], int], None]"
-_MOST = 16  # tensors of a call that C makes (c/bound.h)
+_MOST = 16  # tensors in a call from C (c/bound.h)
 
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A kernel bound to sizes, strides and a thread: one may set addresses while another runs."""
+    """A kernel bound to sizes, strides and a thread, so that threads can set addresses independently."""
 
-    slots: Mapping[str, Sequence[Any]]  # where each tensor's addresses stand: objects whose `value` they are
-    on: Callable[[int], None]  # another stream from here on
+    slots: Mapping[str, Sequence[Any]]  # the slots of each tensor's address: objects whose `value` it is
+    on: Callable[[int], None]  # switches to another stream
     run: Callable[[], None]
-    workspaces: object = None  # memory that the arguments point to: it must live as long as the call
-    raw: Sequence[RawStep] = ()  # what `run` does, for C; none where it takes Python
-    check: Callable[[str, int], None] = lambda name, code: None  # raises what a driver's code means
+    workspaces: object = None  # memory that arguments point to, which must live as long as the call
+    raw: Sequence[RawStep] = ()  # what `run` does, for C; empty if it needs Python
+    check: Callable[[str, int], None] = lambda name, code: None  # raises for an error code of a driver
 
 
 def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
-    """The call for addresses in the order of these names."""
+    """A function that makes the call, with addresses in the order of these names."""
     core = compiled.core()
     if core is not None and len(names) <= _MOST:
         return _in_c(core, call, names, apart)
@@ -63,36 +63,36 @@ def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
 
 
 def _in_c(core: Any, call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
-    """The same, carried out by the compiled core."""
+    """The same, executed by the compiled core."""
     places = {name: place for place, name in enumerate(names)}
     slots = [(places[name], *_where(slot)) for name in names for slot in call.slots.get(name, ())]
     near = [(places[name], places[other], *within) for (name, other), within in apart.within.items()]
     steps = [(step.function, step.whole, step.real, bool(step.fails)) for step in call.raw]
     streams = [step.stream for step in call.raw if step.stream is not None]
     bound: Fire = core.Bound(
-        len(names),  # of addresses, in the order of the names
-        tuple(slots),  # where each is to stand: its place, and a cell, or a descriptor's bytes and who encodes them
-        tuple(near),  # who may overlap whom, and within which distance
-        apart.look,  # decides where addresses are within it
+        len(names),  # number of addresses, in the order of the names
+        tuple(slots),  # for each slot: the address's place, and a cell, or a descriptor's bytes and their encoder
+        tuple(near),  # the pairs that may overlap, and at which distances
+        apart.look,  # checks addresses within that distance
         tuple(steps),
-        tuple(streams),  # cells of the stream's handle
+        tuple(streams),  # cells for the stream's handle
         lambda place, code: call.check(call.raw[place].fails, code),  # raises
         None if steps else call.run,
         None if steps else call.on,
-        call,  # and so all memory that is named here
+        call,  # keeps alive all memory that is used here
     )
     return bound
 
 
 def _where(slot: Any) -> tuple[int, Any]:
-    """Where a plain address stands, or a descriptor, which something encodes."""
+    """The cell of a plain address, or a descriptor's bytes with the function that encodes them."""
     plain = isinstance(slot, (ctypes.c_void_p, ctypes.c_uint64))
     return (ctypes.addressof(slot), None) if plain else (ctypes.addressof(slot.storage), slot.encoded)
 
 
 def _two_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any) -> Fire:
-    """Two tensors and the one that is written. Without loops, as these are called most: a loop takes longer than all
-    the rest that is done before a launch.
+    """Two tensors and the one that is written. Written without loops, as it is called most: a loop would take longer
+    than everything else before a launch.
     """
     on, run = 0, call.run
     (before_a, after_a), (before_b, after_b) = apart.within.values()
@@ -112,7 +112,7 @@ def _two_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any) -> Fire:
 
 
 def _three_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any, d: Any) -> Fire:
-    """Three tensors, one of them a bias or a scale, and the one that is written."""
+    """Three tensors, one of them a bias or a scale, and the written one."""
     on, run = 0, call.run
     (before_a, after_a), (before_b, after_b), (before_c, after_c) = apart.within.values()
 
@@ -131,19 +131,19 @@ def _three_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any, d: Any)
     return fire
 
 
-_SHORT: Mapping[int, Callable[..., Fire]] = {2: _two_to_one, 3: _three_to_one}  # by how many tensors are read
+_SHORT: Mapping[int, Callable[..., Fire]] = {2: _two_to_one, 3: _three_to_one}  # by the number of tensors that are read
 
 
-# Steps for numpy to find a common byte of arrays whose rows lie between each other; after that there may be one. Real
-# arrays need a few. (Of no type, since numpy's annotations know only its two named values.)
+# Steps in which numpy may search for a common byte of arrays with interleaved rows; after these it assumes that there
+# may be one. Real arrays need only a few. (Untyped, as numpy's annotations know only its two named values.)
 _STEPS: Any = 10_000
 
 
 class Apart:
-    """What decides, for arrays of these shapes wherever they lie, whether one that is written overlaps another.
+    """Decides, for arrays of these shapes at any addresses, whether a written one overlaps another.
 
-    It is asked in every call, so that all that the shapes decide is worked out once: how far one may begin before and
-    after the other (`within`). Only arrays within each other's reach, as slices of one buffer are, are looked at.
+    It is used in every call, so everything that depends only on shapes is precomputed: how far one may begin before and
+    after the other (`within`). Only arrays within that distance, such as slices of one buffer, are checked further.
     """
 
     def __init__(self, views: Mapping[str, View], signature: Signature) -> None:
@@ -152,7 +152,7 @@ class Apart:
         written = [p.name for p in signature.outputs if p.name in views]
         self._only = len(written) == 1
         extents = {name: _extent(seen) for name, seen in views.items()}
-        # (written, other) -> the least and the greatest distance of their addresses at which they may overlap
+        # (written, other) -> the least and the greatest difference of their addresses at which they may overlap
         self.within: dict[tuple[str, str], tuple[int, int]] = {}
         for name in written:
             low, high = extents[name]
@@ -162,7 +162,7 @@ class Apart:
         self._last_apart: Sequence[int] = ()
 
     def check(self, addresses: Sequence[int]) -> None:
-        """Raises when one that is written overlaps another one. `addresses` are in the order of the views."""
+        """Raises if a written array overlaps another. `addresses` are in the order of the views."""
         places = self._places
         for (name, other), (before, after) in self.within.items():
             if before < addresses[places[name]] - addresses[places[other]] < after:
@@ -170,7 +170,7 @@ class Apart:
                 return
 
     def look(self, addresses: Sequence[int]) -> None:
-        """The same, byte by byte; what was looked at last is remembered."""
+        """The same check byte by byte; the last addresses without overlap are cached."""
         if addresses == self._last_apart:
             return
         at = {
@@ -185,7 +185,7 @@ class Apart:
         self._last_apart = addresses
 
     def _in_place(self, seen: View, name: str, other: View, of: str) -> bool:
-        """Whether each element is written where the element of the same place is read, and may be."""
+        """Whether each element is written exactly where the element with the same index is read, if declared."""
         declared = of in self._signature[name].aliases or name in self._signature[of].aliases
         return declared and replace(seen, writeable=True) == replace(other, writeable=True)
 
@@ -197,7 +197,7 @@ class Apart:
 
 
 def _extent(seen: View) -> tuple[int, int]:
-    """The first byte and the one after the last, from the array's address: a stride may be negative."""
+    """The offsets of the first byte and past the last one from the array's address: strides may be negative."""
     if 0 in seen.shape:
         return 0, 0
     spans = [(size - 1) * stride for size, stride in zip(seen.shape, seen.strides, strict=True)]

@@ -1,7 +1,7 @@
 """A built GPU kernel bound to addresses: its launch plan as launches. Used by the worker and in a user's process.
 
-Tensor maps are the descriptors by which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled),
-or the windows of a convolution (cuTensorMapEncodeIm2col).
+Tensor maps are the descriptors with which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled), or
+the windows of a convolution (cuTensorMapEncodeIm2col).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from deepgen.vocabulary import (
     dtype,
 )
 
-# Gives a workspace its memory: from the argument and the number of bytes to an address.
+# Allocates a workspace: takes its argument and the number of bytes, and returns an address.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], int]"
 Shapes: TypeAlias = "Mapping[str, tuple[tuple[int, ...], str]]"  # of each tensor, with its dtype
-_STATIC_SHARED = 48 << 10  # up to this a launch may ask for shared memory without notice
+_STATIC_SHARED = 48 << 10  # a launch may use this much shared memory without opting in
 
 
 @dataclass(frozen=True)
 class Zero:
-    """Scratch memory that must hold zeros before a run."""
+    """A workspace that must hold zeros before a run."""
 
     driver: Driver
     address: int
@@ -54,7 +54,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class Copy:
-    """A tensor's bytes, on their way to a global variable of the module. `source` is a slot: its value may change."""
+    """Copies a tensor's bytes to a global variable of the module. `source` is a slot whose value may change."""
 
     driver: Driver
     symbol: int
@@ -71,30 +71,30 @@ class Copy:
 
 
 class BoundPlan:
-    """Launches in order, with the places where tensors' addresses stand, so that others can be put there."""
+    """Launches in order, with the slots of tensor addresses, which can be replaced."""
 
     def __init__(
         self, before: Sequence[Zero | Copy], launches: Sequence[DriverLaunch], slots: Mapping[str, Sequence[Any]]
     ) -> None:
         self._before, self._launches, self.slots = tuple(before), tuple(launches), slots
         self._stream = 0
-        # Where one launch is all there is to do, no loop stands between a call and the driver.
+        # With a single launch, `fire` calls the driver without a loop.
         self.fire = self._launches[0].fire if len(self._launches) == 1 and not self._before else self._fire
 
     def on(self, stream: Stream) -> None:
-        """Put all of it on another stream."""
+        """Move all launches to another stream."""
         self._stream = stream
         for launch in self._launches:
             launch.on(stream)
 
     def run(self, stream: Stream = 0) -> None:
-        """Enqueue all of it. Allocates nothing and waits for nothing."""
+        """Enqueue all launches. Allocates nothing and does not wait."""
         if stream != self._stream:
             self.on(stream)
         self.fire()
 
     def raw(self) -> list[RawStep]:
-        """The same for C."""
+        """The same steps, for calls from C."""
         before = [work.raw() for work in self._before if work.bytes]
         return [*before, *(_raw(one.name, one.call, one.cells, one.stream_at, one) for one in self._launches)]
 
@@ -106,18 +106,18 @@ class BoundPlan:
 
 
 def _raw(name: str, function: Any, block: Any, stream: int | None = None, keep: object = None) -> RawStep:
-    """A call of the driver; the stream is its last argument, unless it is said where it stands."""
+    """A call of the driver; the stream is its last argument, unless its place is given."""
     whole = places(block)
     return RawStep(address_of(function), whole, (), name, stream or whole[-1], (block, keep))
 
 
 @dataclass(frozen=True)
 class BoundGpu:
-    """A kernel with all its arguments in place."""
+    """A kernel with all its arguments bound."""
 
     prepare: BoundPlan
     run: BoundPlan
-    prepared: frozenset[str]  # workspaces that hold what `prepare`, or the run before, left there
+    prepared: frozenset[str]  # workspaces that keep data from `prepare` or from the previous run
 
 
 class GpuKernel:
@@ -144,9 +144,9 @@ class GpuKernel:
     def bind(
         self, tensors: Mapping[str, int], scalars: Scalars, allocate: Allocate, shapes: Shapes | None = None
     ) -> BoundGpu:
-        """The launch plan over these addresses, 0 standing for an optional tensor that is left out.
+        """The launch plan bound to these addresses; 0 stands for an omitted optional tensor.
 
-        `shapes` are needed for descriptors and constants only.
+        `shapes` are needed only for descriptors and constants.
         """
         plan, driver = self.kernel.plan, self.driver
         sizes = plans.workspaces(plan, scalars)
@@ -156,7 +156,7 @@ class GpuKernel:
         lasting = frozenset(n for n, (arg, _) in sizes.items() if arg.lasting)
         for name in lasting & zeros.keys():
             zeros.pop(name).fire(0)
-            driver.synchronize()  # whatever stream comes next
+            driver.synchronize()  # before it is used on any stream
 
         def bound(steps: tuple[Step, ...], zeroed: list[Zero], constants: tuple[ConstantCopy, ...] = ()) -> BoundPlan:
             slots: Slots = {}
@@ -239,7 +239,7 @@ class GpuKernel:
             )
         place = workspaces[arg.copy] if arg.copy else _address(step, arg.tensor, tensors)
         descriptor = _ENCODERS[type(arg.spec)](self.driver, arg, place, *shapes[arg.tensor], scalars)
-        if not arg.copy:  # scratch memory stays where it is
+        if not arg.copy:  # a workspace's address does not change
             slots.setdefault(arg.tensor, []).append(descriptor.slot)
         return descriptor.storage
 
@@ -256,7 +256,7 @@ def _three(sizes: Sequence[int | str], scalars: Scalars) -> tuple[int, int, int]
 
 
 _ALIGN, _BYTES = 64, 128
-_MOST = 256  # addresses whose descriptors are kept
+_MOST = 256  # addresses whose descriptors are cached
 _TYPES = {
     **dict.fromkeys(("u8", "i8", "f8e4m3", "f8e5m2"), 0),
     "i16": 1,
@@ -274,7 +274,7 @@ _PROMOTIONS = {"none": 0, "64": 1, "128": 2, "256": 3}
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor and the object that fills it again when the tensor has another address."""
+    """A descriptor, and the slot that encodes it again for another address of the tensor."""
 
     storage: Any
     slot: Any
@@ -282,7 +282,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Codes:
-    """What the driver calls the format of a tensor and the options of its tensor map."""
+    """The driver's codes for a tensor's format and for the options of its tensor map."""
 
     element: int
     swizzle: int
@@ -290,7 +290,7 @@ class Codes:
 
 
 def codes(arg: DescriptorArg, element: str) -> Codes:
-    """Raises BadInput for a spec that no tensor map has."""
+    """Raises BadInput if no tensor map supports the spec."""
     spec = arg.spec
     swizzle, l2 = _SWIZZLES.get(spec.swizzle or "none"), _PROMOTIONS.get(spec.l2 or "128")
     if swizzle is None or l2 is None:
@@ -300,10 +300,10 @@ def codes(arg: DescriptorArg, element: str) -> Codes:
 
 
 class _Slot:
-    """Stands where a tensor's address would: setting `value` encodes the descriptor again.
+    """Takes the place of a tensor's address: setting `value` encodes the descriptor again.
 
-    A model's tensors come back to the same few addresses. What was encoded for one is kept, as a copy of it takes a
-    tenth of the driver's time.
+    A model's tensors recur at a few addresses. Encoded descriptors are cached, as copying one takes a tenth of the
+    driver's time.
     """
 
     def __init__(self, driver: Driver, call: str, storage: Any, arguments: tuple[Any, ...]) -> None:
@@ -322,7 +322,7 @@ class _Slot:
             self._value = address
 
     def encoded(self, address: int) -> bytes:
-        """The descriptor for an address. Whoever asks puts it into the storage, which may be used for encoding it."""
+        """The descriptor for an address. The caller copies it to the storage, which encoding may overwrite."""
         encoded = self._encoded.get(address)
         if encoded is None:
             kind, rank, *rest = self._arguments
@@ -338,7 +338,7 @@ class _Slot:
 def encode(
     driver: Driver, arg: DescriptorArg, address: int, shape: tuple[int, ...], element: str, scalars: Scalars
 ) -> Descriptor:
-    """The descriptor of a tensor at an address."""
+    """The descriptor of a tensor at this address."""
     if driver.api.kind != CUDA.kind:
         raise BadInput(f"a tensor map of {arg.tensor}", allowed="tensor maps exist on NVIDIA GPUs only")
     spec = arg.spec
@@ -373,4 +373,4 @@ def _aligned() -> Any:
     return (ctypes.c_char * _BYTES).from_buffer(raw, -ctypes.addressof(raw) % _ALIGN)
 
 
-_ENCODERS = {TensorMapSpec: encode}  # how a descriptor of each kind is made
+_ENCODERS = {TensorMapSpec: encode}  # how each kind of descriptor is encoded

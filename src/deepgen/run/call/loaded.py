@@ -1,7 +1,7 @@
 """Loads a kernel into this process, with fast paths for the most common calls.
 
-The fast paths read two arrays and write one, all of one array library. They do what `Loaded` does, without loops;
-anything else goes to `Loaded`.
+The fast paths read two arrays and write one, all from one array library. They do the same as `Loaded`, without loops;
+all other calls go to `Loaded`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def load(
     requires: tuple[tuple[str, str], ...] = (),
     exclusive: bool = False,
 ) -> Loaded:
-    """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
-    `requires`: what a shape must satisfy beyond the plan's own requirements. `exclusive`: calls take a lock."""
+    """Load a kernel into this process, building it if there is no binary. `plan`: the plan completed by the build;
+    `requires`: what a shape must satisfy beyond the plan's own requirements; `exclusive`: calls take a lock."""
     api = APIS.get(target.languages[0])
     if api is None and (target.runner != "cpu" or kernel.language not in target.languages):
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
@@ -55,7 +55,7 @@ def load(
     if core is not None:
         try:
             return _compiled_class(core, in_python)(kernel, operator, device)
-        except ValueError:  # of more arguments, or of other alignments, than C takes
+        except ValueError:  # more arguments, or other alignments, than the C code supports
             pass
     loaded: Loaded = in_python(kernel, operator, device)
     return loaded
@@ -64,7 +64,7 @@ def load(
 @cache
 def _compiled_class(core: Any, in_python: Any) -> type[Loaded]:
     class Compiled(core.Caller, in_python):  # type: ignore[misc]
-        """Calls in C where arrays are like those of a call before; all others, and first ones, go the Python way."""
+        """Calls in C if arrays are like those of an earlier call; first calls and all others use the Python path."""
 
         def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
             super().__init__(kernel, operator, device)
@@ -72,12 +72,12 @@ def _compiled_class(core: Any, in_python: Any) -> type[Loaded]:
             gpu = (stream_handle, DriverError, device.recover) if isinstance(device, GpuDevice) else None
             self._set_up(
                 tuple(map(sys.intern, self._arguments.order)),  # tensors, in the order of addresses
-                tuple(map(sys.intern, self._arguments.values)),  # numbers, which come by name
-                tuple(map(place, self._arguments.needed)),  # places of tensors that come by position
+                tuple(map(sys.intern, self._arguments.values)),  # scalars, which are passed by name
+                tuple(map(place, self._arguments.needed)),  # places of tensors that are passed by position
                 tuple(map(place, self._arguments.written)),
                 tuple(self._aligned[name] for name in self._arguments.order),
-                Loaded._first,  # for calls of a kind that was not met
-                in_python.__call__,  # for calls whose kind is not to be seen from C
+                Loaded._first,  # for the first call of its kind
+                in_python.__call__,  # for calls whose kind C cannot determine
                 device.by_stream,
                 gpu,
             )
@@ -90,8 +90,8 @@ def _compiled_class(core: Any, in_python: Any) -> type[Loaded]:
     return quick
 
 
-_MOST = 1000  # kinds of calls that are remembered
-_ABSENT = object()  # in place of an array that is not given by position
+_MOST = 1000  # cached kinds of calls
+_ABSENT = object()  # stands for an array that is not passed by position
 
 
 def is_two_to_one(operator: Operator) -> bool:
@@ -101,7 +101,7 @@ def is_two_to_one(operator: Operator) -> bool:
 
 
 class _Quick(Loaded):
-    """Two arrays are read and one is written. A call with anything else by name goes the general way."""
+    """Reads two arrays and writes one. Calls with anything else by name take the general path."""
 
     def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
         super().__init__(kernel, operator, device)
@@ -110,11 +110,11 @@ class _Quick(Loaded):
         self._three = (first, second, self._written)
         self._defaults = dict(operator.values())
         self._multiple = max(self._aligned[name] for name in self._three)
-        # What calls of a kind that was met before run, and what makes their outputs where none are given.
+        # For each known kind of call: the function that makes its output, and the one that runs it.
         self._met: dict[Any, tuple[Maker, Fire]] = {}
 
     def _meet(self, key: Any, a: Any, b: Any, out: Any, handle: int) -> Any:
-        """The first call of its kind, the general way, which leaves what the next ones need."""
+        """The first call of its kind, by the general path, which caches what later calls need."""
         arrays, _ = self._arguments.sort((a, b), out, {})
         ready = self._call(arrays, self._defaults, handle)
         if ready.fire is not None:
@@ -129,7 +129,7 @@ class _Quick(Loaded):
 
 
 class QuickNumpy(_Quick):
-    """On the CPU, for arrays of numpy."""
+    """The fast path on the CPU, for numpy arrays."""
 
     def __call__(
         self, a: Any = _ABSENT, b: Any = _ABSENT, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
@@ -164,7 +164,7 @@ class QuickNumpy(_Quick):
 
 
 class QuickTorch(_Quick):
-    """On a GPU, for tensors of torch."""
+    """The fast path on a GPU, for torch tensors."""
 
     def __init__(self, kernel: Kernel, operator: Operator, device: GpuDevice) -> None:
         super().__init__(kernel, operator, device)
@@ -211,7 +211,7 @@ class QuickTorch(_Quick):
 
 
 def _by_position(a: Any, b: Any) -> tuple[Any, ...]:
-    """The arrays that were given by position."""
+    """The arrays that were passed by position."""
     return (a, b) if b is not _ABSENT else (a,) if a is not _ABSENT else ()
 
 

@@ -1,7 +1,7 @@
-"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process.
+"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's process.
 
-In a user's process it can run on torch's threads. OpenMP's threads spin for up to milliseconds waiting for work:
-a kernel's own threads would not get the cores meanwhile, and kernels twice as fast as torch made a layer slower.
+In a user's process it can run on torch's threads. OpenMP threads spin for up to milliseconds while waiting for work, so
+a kernel's own threads would not get the cores: kernels twice as fast as torch then made a layer slower.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from deepgen.run.call import plans
 from deepgen.run.call.plans import RawStep, Scalars, address_of, cells, places
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
-# Gives a workspace its memory: from the argument and the number of bytes to an array of them.
+# Allocates a workspace: takes its argument and the number of bytes, and returns an array of bytes.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
-# Where the addresses of each tensor stand: ctypes objects whose `value` they are.
+# The slots of each tensor's address: ctypes objects whose `value` is the address.
 Slots: TypeAlias = "dict[str, list[Any]]"
-_MOST_WHOLE, _MOST_REAL = 32, 8  # arguments that C passes (c/bound.h)
+_MOST_WHOLE, _MOST_REAL = 32, 8  # most arguments that the C code passes (c/bound.h)
 
 
 class NotLoadable(DeepgenError):
-    """The binary cannot be loaded, does not hold what the launch plan calls, or refuses to run on this system."""
+    """The binary cannot be loaded, lacks an entry of the launch plan, or refuses to run on this system."""
 
 
 @dataclass(frozen=True)
 class BoundNative:
-    """A kernel with all its arguments in place. It keeps its tensors and workspaces alive."""
+    """A kernel with all its arguments bound. It keeps its tensors and workspaces alive."""
 
-    prepare: Callable[[], None]  # once, before the first run and whenever the inputs have changed
+    prepare: Callable[[], None]  # before the first run, and whenever constant inputs have changed
     run: Callable[[], None]
     workspaces: Mapping[str, Array]
-    prepared: frozenset[str]  # workspaces that hold what `prepare` left there
+    prepared: frozenset[str]  # workspaces that keep data from `prepare`
     tensors: Mapping[str, Array | None]
-    slots: Mapping[str, Sequence[Any]]  # where other arrays of the same sizes can be put
-    raw: Sequence[RawStep] = ()  # preparation and run for C; none where it takes Python
+    slots: Mapping[str, Sequence[Any]]  # slots for other arrays of the same sizes
+    raw: Sequence[RawStep] = ()  # preparation and run for C; empty if they need Python
 
 
 class NativeKernel:
-    """A kernel's shared library, loaded into this process. It stays loaded: threads of it may outlive any call."""
+    """A kernel's shared library, loaded into this process. It stays loaded, as its threads may outlive any call."""
 
     def __init__(self, kernel: Kernel, binary: Path | str) -> None:
         self.kernel = kernel
@@ -60,7 +60,7 @@ class NativeKernel:
         if (refusal := self._refusal()) is not None:
             raise NotLoadable(f"{kernel.name} cannot run here: {refusal}")
         self._entries = {s.entry: self._entry(s.entry) for s in plans.steps_of(kernel.plan)}
-        # An entry may have a twin, `<entry>_block`, that takes all its arguments in one array, eight bytes each.
+        # An entry may have a variant, `<entry>_block`, that takes all its arguments in one array, eight bytes each.
         self._blocks = {name: self._twin(name) for name in self._entries}
         self._local = threading.local()
         self._one_at_a_time = renewed_lock()
@@ -68,9 +68,9 @@ class NativeKernel:
     def bind(
         self, tensors: Mapping[str, Array | None], scalars: Scalars, allocate: Allocate | None = None
     ) -> BoundNative:
-        """The launch plan over these buffers, None standing for an optional tensor that is left out.
+        """The launch plan bound to these buffers; None stands for an omitted optional tensor.
 
-        Nothing of the kernel runs yet.
+        No code of the kernel runs yet.
         """
         plan = self.kernel.plan
         wanted = plans.workspaces(plan, scalars)
@@ -84,14 +84,14 @@ class NativeKernel:
         def calls(steps: tuple[Step, ...]) -> list[Callable[[], None]]:
             return [self._call(s, _arguments(s, tensors, spaces, scalars), slots, raw) for s in steps]
 
-        # A workspace that `prepare` fills must keep what it holds; any other zeroed one is zeroed for every run.
+        # A workspace filled by `prepare` must keep its data; other zeroed workspaces are zeroed for every run.
         once = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n in prepared]
         always = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n not in prepared]
         raw += map(_zeroing, once)
         prepare = _sequence(once, calls(plan.prepare))
         raw += map(_zeroing, always)
         run = _sequence(always, [*copies, *calls(plan.steps)])
-        if copies:  # a library has one symbol for all threads
+        if copies:  # all threads share the library's symbol
             run = partial(_locked, self._one_at_a_time, run)
         whole = [step for step in raw if step is not None]
         return BoundNative(
@@ -99,10 +99,10 @@ class NativeKernel:
         )
 
     def reuse(self, arg: WorkspaceArg, size: int) -> Array:
-        """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel.
+        """A workspace that a thread keeps from call to call, as fresh pages can cost more than the kernel.
 
-        Whoever binds it must keep it: a larger one takes its place here, for later bindings. It is at least twice as
-        large, so that all of them together take no more than the last one does.
+        Callers must keep a reference: later bindings may replace it here by a larger one. A replacement is at least
+        twice as large, so that all of them together take at most twice the memory of the last.
         """
         kept: dict[str, Array] = self._local.__dict__.setdefault("workspaces", {})
         before = kept[arg.name].nbytes if arg.name in kept else 0
@@ -111,9 +111,9 @@ class NativeKernel:
         return kept[arg.name][:size]
 
     def run_on(self, parallel: int) -> bool:
-        """Its work is done by a host's threads from now on, by its function at this address (x86_pool.h says which).
+        """Run the kernel's work on the host's threads from now on, with the function at this address (see x86_pool.h).
 
-        False: the kernel has threads of another kind, or none, and nothing changes.
+        Returns False if the kernel has another kind of threads, or none; nothing changes then.
         """
         if not hasattr(self._library, "deepgen_set_parallel"):
             return False
@@ -121,7 +121,7 @@ class NativeKernel:
         return True
 
     def _call(self, step: Step, arguments: list[Any], slots: Slots, raw: list[RawStep | None]) -> Callable[[], None]:
-        """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""
+        """A call of the entry with its arguments, as one block if the binary has one: passing 18 takes 1 us."""
         block = self._blocks[step.entry]
         call = partial(self._entries[step.entry], *arguments)
         if block is not None:
@@ -138,7 +138,7 @@ class NativeKernel:
         return call
 
     def _copy(self, constant: ConstantCopy, tensors: Mapping[str, Array | None], slots: Slots) -> Callable[[], None]:
-        """The copy of a tensor's bytes to a symbol of the library."""
+        """A call that copies a tensor's bytes to a symbol of the library."""
         tensor = tensors.get(constant.tensor)
         if tensor is None:
             raise BadInput(
@@ -155,7 +155,7 @@ class NativeKernel:
         return lambda: _copy_bytes(symbol, source, needed)
 
     def _refusal(self) -> str | None:
-        """What the binary says against running here: what a CPU has, its system may still withhold."""
+        """Why the binary refuses to run here, if it does: the system may withhold features that the CPU has."""
         if not hasattr(self._library, "deepgen_refusal"):
             return None
         ask = self._library.deepgen_refusal
@@ -176,7 +176,7 @@ class NativeKernel:
 
 
 def check_room(constant: ConstantCopy, room: int | None, needed: int) -> None:
-    """Raises when a tensor does not fit into its symbol; None: the symbol's size is unknown."""
+    """Raises if a tensor does not fit into its symbol; `room` is None if the symbol's size is unknown."""
     if room is not None and needed > room:
         raise BadInput(
             f"{constant.tensor} takes {needed} bytes, but {constant.symbol} has {room}", allowed=f"at most {room} bytes"
@@ -205,7 +205,7 @@ def _arguments(
 
 
 def _block(arguments: list[Any]) -> Any:
-    """Arguments side by side, eight bytes each."""
+    """Pack arguments into an array, eight bytes each."""
     slots = (ctypes.c_uint64 * len(arguments))()
     for place, argument in enumerate(arguments):
         ctypes.memmove(ctypes.addressof(slots) + 8 * place, ctypes.byref(argument), ctypes.sizeof(argument))
@@ -213,7 +213,7 @@ def _block(arguments: list[Any]) -> Any:
 
 
 def _raw(entry: Any, arguments: list[Any]) -> RawStep | None:
-    """The call of an entry as C makes it; None where there are more arguments than it can pass."""
+    """The call of an entry for C; None if it has more arguments than C can pass."""
     keep, where = [], {True: list[int](), False: list[int]()}
     for argument in arguments:
         cell = argument if ctypes.sizeof(argument) == 8 else _block([argument])
@@ -271,7 +271,7 @@ class _ElfSymbol(ctypes.Structure):
 
 
 def _symbol_bytes(address: int) -> int | None:
-    """How large a variable of a loaded library is. None where the C library does not tell."""
+    """The size of a variable in a loaded library; None if the C library cannot report it."""
     look = getattr(ctypes.CDLL(None), "dladdr1", None)
     if look is None:
         return None
@@ -282,9 +282,9 @@ def _symbol_bytes(address: int) -> int | None:
 
 
 def torchs_threads() -> int | None:
-    """The address of the function that calls another one on all threads of the OpenMP that torch uses.
+    """The address of the function that runs another one on all threads of torch's OpenMP.
 
-    None where no torch was imported, or where it has no OpenMP.
+    None if torch was not imported, or has no OpenMP.
     """
     torch = sys.modules.get("torch")
     return None if torch is None else _parallel(torch)
@@ -292,13 +292,13 @@ def torchs_threads() -> int | None:
 
 @cache
 def _parallel(torch: Any) -> int | None:
-    """GNU's OpenMP, LLVM's and Intel's have it by the same name. One that was loaded for the whole process, as a
-    preloaded one is, takes the place of the one that torch brings."""
+    """The function has the same name in the OpenMP runtimes of GNU, LLVM and Intel. A runtime loaded globally, such as
+    a preloaded one, replaces the one bundled with torch."""
     if not torch.backends.openmp.is_available():
         return None
     for path in (None, *Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*")):
         try:
-            library = ctypes.CDLL(None if path is None else str(path))  # torch has loaded it before
+            library = ctypes.CDLL(None if path is None else str(path))  # torch has loaded it already
             if torch.get_num_threads() == library.omp_get_max_threads():
                 return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
         except (AttributeError, OSError):
@@ -310,7 +310,7 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def renewed_lock() -> Any:
-    """A lock that is free in the child of a fork, whoever held it."""
+    """A lock that is free in a forked child, even if it was held."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
@@ -318,8 +318,8 @@ def renewed_lock() -> Any:
 
 def _renew() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as Python does with its own
+        lock._at_fork_reinit()  # as Python does with its own locks
 
 
-if hasattr(os, "register_at_fork") and hasattr(threading.Lock(), "_at_fork_reinit"):  # from Python 3.9 on
+if hasattr(os, "register_at_fork") and hasattr(threading.Lock(), "_at_fork_reinit"):  # Python 3.9 or newer
     os.register_at_fork(after_in_child=_renew)

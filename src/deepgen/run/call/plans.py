@@ -16,14 +16,14 @@ Scalars: TypeAlias = "Mapping[str, int | float]"
 
 @dataclass(frozen=True)
 class RawStep:
-    """A step as C carries it out: a function, and the cells of eight bytes in which its arguments stand."""
+    """A step for C: a function, and the eight-byte cells that hold its arguments."""
 
     function: int
     whole: tuple[int, ...]  # cells of addresses and integers
     real: tuple[int, ...] = ()  # of floating-point numbers
-    fails: str = ""  # the function's name, where it returns a code that is 0 if it succeeds
-    stream: int | None = None  # the cell of the stream's handle
-    keep: object = None  # what the cells lie in
+    fails: str = ""  # the function's name, if it returns an error code (0 on success)
+    stream: int | None = None  # the cell with the stream's handle
+    keep: object = None  # keeps the cells' memory alive
 
 
 def cells(*values: int) -> Any:
@@ -32,21 +32,21 @@ def cells(*values: int) -> Any:
 
 
 def places(block: Any) -> tuple[int, ...]:
-    """Where each cell of a block is."""
+    """The address of each cell of a block."""
     return tuple(ctypes.addressof(block) + 8 * place for place in range(len(block)))
 
 
 def address_of(function: Any) -> int:
-    """Where a function of a library begins."""
+    """The address of a library's function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 _CTYPES: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
-_parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many a kernel runs
+_parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many kernels run
 
 
 def evaluate(value: int | float | str, scalars: Scalars) -> int | float:
-    """A number of a launch plan: itself, or an expression over the operator's scalars."""
+    """A number in a launch plan: a literal, or an expression over the operator's scalars."""
     if not isinstance(value, str):
         return value
     if value in scalars:
@@ -65,7 +65,7 @@ def scalar(arg: ScalarArg, scalars: Scalars) -> Any:
     if arg.ctype.startswith("f"):
         return _CTYPES[arg.ctype](float(value))
     passed = _CTYPES[arg.ctype](int(value))
-    if passed.value != int(value):  # it would be another number without a word
+    if passed.value != int(value):  # it would silently become another number
         raise BadInput(f"{arg.value} is {int(value)}", allowed=f"it is passed as {arg.ctype}, whose range it exceeds")
     return passed
 
@@ -75,7 +75,7 @@ def steps_of(plan: LaunchPlan) -> tuple[Step, ...]:
 
 
 def workspaces(plan: LaunchPlan, scalars: Scalars) -> dict[str, tuple[WorkspaceArg, int]]:
-    """Each workspace once, with its bytes; steps that name the same one share it, at the largest size asked for."""
+    """Each workspace once, with its bytes; steps that use the same name share it, at the largest requested size."""
     wanted: dict[str, tuple[WorkspaceArg, int]] = {}
     for arg in (a for s in steps_of(plan) for a in s.args if isinstance(a, WorkspaceArg)):
         size = int(evaluate(arg.bytes, scalars))
@@ -85,12 +85,12 @@ def workspaces(plan: LaunchPlan, scalars: Scalars) -> dict[str, tuple[WorkspaceA
 
 
 def prepared(plan: LaunchPlan) -> frozenset[str]:
-    """The workspaces that hold what the preparation left there."""
+    """The workspaces that keep data from the preparation."""
     return frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
 
 
 def constant(plan: LaunchPlan) -> frozenset[str]:
-    """The tensors that the preparation is given: the kernel counts on them to stay as they are from run to run."""
+    """The tensors that the preparation reads, which the kernel assumes to stay unchanged between runs."""
     return frozenset(_passed(plan.prepare))
 
 
@@ -110,7 +110,7 @@ def names_of(plan: LaunchPlan) -> frozenset[str]:
 
 
 def check_shape(kernel: Kernel, scalars: Scalars) -> None:
-    """Raises BadInput with the requirement's words when the kernel does not serve these sizes and strides."""
+    """Raises BadInput with the requirement's words if the kernel does not support these sizes and strides."""
     for expression, words in kernel.requirements:
         if not holds(expression, scalars):
             read = _parsed(expression).knobs()

@@ -1,4 +1,4 @@
-"""Counters: the available names, what was counted, what was not and why, and how a measurement stores it."""
+"""Counters: their names, what was counted, what was not and why, and how a measurement stores them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Json, Measurement
 
-NOT_COUNTED = "not_counted"  # among a measurement's conditions: reason -> events
-SCALED = "scaled"  # the same: events that shared a hardware counter, and were scaled to the whole run
+NOT_COUNTED = "not_counted"  # key in a measurement's conditions: reason -> events
+SCALED = "scaled"  # another key: events that shared a hardware counter, and were scaled to the whole run
 
 
 class Refused(Exception):
-    """Why a profiler counted nothing. `events`: only because of these; `lasting`: no other kernel would fare better."""
+    """Why a profiler counted nothing. `events`: the only ones at fault; `lasting`: the same holds for other kernels."""
 
     def __init__(self, why: str, *, events: tuple[str, ...] = (), lasting: bool = False) -> None:
         super().__init__(why)
@@ -25,7 +25,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Counted:
-    """The counters of one kernel. An event that could not be counted is in `missing` with the reason, never 0."""
+    """The counters of one kernel. An event that could not be counted is in `missing` with the reason, and never 0."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -37,20 +37,20 @@ class Counted:
 
     @staticmethod
     def of(measured: Measurement, events: Iterable[str]) -> Counted:
-        """From what a worker answered; a run that went wrong counted nothing."""
+        """The counters in a worker's answer; a failed run counted nothing."""
         if not measured.ok:
             return Counted.nothing(events, f"counting failed: {measured.verdict}, {measured.detail}")
         conditions: Any = measured.conditions
         return Counted(measured.counters, missing_of(measured), tuple(conditions.get(SCALED, ())))
 
     def __or__(self, other: Counted) -> Counted:
-        """Both together, the other's where both have one. An event that either of them counted is not missing."""
+        """Both combined; the other's values take precedence. An event counted by either is not missing."""
         values = {**self.values, **other.values}
         missing = {name: why for name, why in {**self.missing, **other.missing}.items() if name not in values}
         return Counted(values, missing, (*(n for n in self.scaled if n not in other.values), *other.scaled))
 
     def kept_in(self, measured: Measurement) -> Measurement:
-        """The measurement with these counters beside those that it had."""
+        """The measurement with these counters added to its own."""
         whole = Counted.of(measured, ()) | self if measured.ok else self
         others = {key: value for key, value in measured.conditions.items() if key not in (NOT_COUNTED, SCALED)}
         notes: dict[str, Json] = {NOT_COUNTED: {**by_reason(whole.missing)}, SCALED: list(whole.scaled)}
@@ -65,7 +65,7 @@ def missing_of(measured: Measurement) -> dict[str, str]:
 
 
 def by_reason(missing: Mapping[str, str]) -> dict[str, list[Json]]:
-    """The events that each reason left uncounted."""
+    """The uncounted events, by reason."""
     out: dict[str, list[Json]] = {}
     for event, why in missing.items():
         out.setdefault(why, []).append(event)
@@ -73,7 +73,7 @@ def by_reason(missing: Mapping[str, str]) -> dict[str, list[Json]]:
 
 
 def number(text: str) -> float | None:
-    """A number as profilers print it, with or without commas between thousands; None for anything else."""
+    """A number as profilers print it, with or without commas between thousands; None for other text."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -82,8 +82,8 @@ def number(text: str) -> float | None:
 
 
 DEFAULT, MIX, OCCUPANCY = "default", "mix", "occupancy"
-OF_MIX = f"{MIX}."  # what the disassembly tells
-OF_RECORD = "record."  # before an event: by the samples that `perf record` takes of it on a board
+OF_MIX = f"{MIX}."  # from the disassembly
+OF_RECORD = "record."  # prefix of an event that `perf record` samples on a board
 MIX_NAMES = tuple(
     OF_MIX + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
 )
@@ -96,7 +96,7 @@ _PROCESSOR = (
     "LLC-loads", "LLC-load-misses", "dTLB-load-misses",
     "task-clock", "page-faults", "context-switches",
 )  # fmt: skip
-# Of vector units and caches, as perf names them on boards with SpacemiT's X60; of the last, samples are taken.
+# Events of vector units and caches, with perf's names on boards with SpacemiT's X60; the last four are sampled.
 _BOARD = (
     "u_mode_cycle", "eu_vfpu_full", "vidu_total_cycle", "vector_micro_op", "vector_load_inst", "vector_store_inst",
     "vector_inst", "l1d_load_miss", "l1d_load_access", "l1d_access", "l1d_miss",
@@ -126,7 +126,7 @@ _NAME = re.compile(r"[A-Za-z][\w.:/=,-]*")
 
 
 def requested(counters: str | Sequence[str] | None) -> tuple[str, ...]:
-    """What a user asked for, each name once. Raises BadInput for what no counter is called."""
+    """The names that a user requested, each once. Raises BadInput for invalid names."""
     if counters is None:
         return ()
     words = _COMMA.split(counters) if isinstance(counters, str) else counters
@@ -139,8 +139,8 @@ def requested(counters: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def events_of(names: Iterable[str], target: Target) -> tuple[str, ...]:
-    """The counters meant by these names on a target: groups spelled out, each name once."""
-    # What stands in place of times has no events of a CPU either.
+    """The counters that these names stand for on a target: groups are expanded, each name once."""
+    # If costs stand in for times, there are no CPU events either.
     counted = () if target.proxy else (*_BY_LANGUAGE.get(target.languages[0], ()), *_BY_RUNNER.get(target.runner, ()))
     default = (*counted, *MIX_NAMES)
     meant = {DEFAULT: default, MIX: MIX_NAMES}
@@ -148,7 +148,7 @@ def events_of(names: Iterable[str], target: Target) -> tuple[str, ...]:
 
 
 def is_static(event: str) -> bool:
-    """Whether no run is needed for it."""
+    """Whether it is known without a run."""
     return event == OCCUPANCY or event.startswith(OF_MIX)
 
 

@@ -1,4 +1,4 @@
-"""Linux perf events around the calls of a kernel, without the perf program; names are those of `perf list`."""
+"""Linux perf events around the calls of a kernel, without the perf program; event names are those of `perf list`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from typing import Protocol, TypeAlias
 
 from deepgen.run.counters.base import Counted
 
-RUNS = 3  # of which the median counts
-SECONDS = 2.0  # after which a group of events has been run often enough
-AT_ONCE = 4  # events: cores have about so many counters beside those for cycles and instructions
+RUNS = 3  # the median counts
+SECONDS = 2.0  # after which a group of events is not run again
+AT_ONCE = 4  # events: cores have about this many counters besides those for cycles and instructions
 Call: TypeAlias = "Callable[[], object]"
 Between: TypeAlias = "Callable[[Call, Call], None]"
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
-_ENABLE, _DISABLE = 32, 31  # of prctl: all events that this thread opened, at once
+_ENABLE, _DISABLE = 32, 31  # of prctl: for all events that this thread opened
 _ATTRIBUTE_BYTES = 128
-_TIMES = 1 | 2  # beside the value, how long it was wanted and how long it was counted
+_TIMES = 1 | 2  # with the value, the times for which it was enabled and counted
 _DISABLED, _INHERIT, _NO_KERNEL, _NO_HYPERVISOR = 1, 1 << 1, 1 << 5, 1 << 6
 _CLOSE_ON_EXEC = 8
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
 class System(Protocol):
-    """What is asked of the operating system."""
+    """The calls to the operating system."""
 
     def threads(self) -> list[int]: ...
 
     def open(self, attribute: bytes, thread: int) -> int:
-        """A file that counts for one thread and those that it starts. Raises OSError."""
+        """A file that counts for one thread and the threads it starts. Raises OSError."""
         ...
 
     def enable(self) -> object: ...
@@ -51,7 +51,7 @@ class System(Protocol):
 
 
 class Linux:
-    """The real one."""
+    """The real operating system."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -81,8 +81,8 @@ class Linux:
 def count(names: Sequence[str], run: Between, system: System) -> Counted:
     """Count these events in runs of a kernel. `run` does one, calling its arguments right before and right after.
 
-    More events than a core has counters share them, each for a part of the time. So few are asked for at once, fewer
-    where they still do, and only an event that does so all by itself is scaled.
+    If more events are requested than a core has counters, each is counted for only a part of the time. So few are
+    counted at once, and fewer still if they have to share; only an event that is multiplexed even alone is scaled.
     """
     events, missing = [], {}
     for name in names:
@@ -90,7 +90,7 @@ def count(names: Sequence[str], run: Between, system: System) -> Counted:
             events.append(find(name))
         except NoEvent as error:
             missing[name] = str(error)
-    # Software events take no counter, but each takes a file for every thread.
+    # Software events use no counter, but each needs a file per thread.
     kinds = [[event for event in events if event.of_hardware is hardware] for hardware in (True, False)]
     groups = [kind[i : i + AT_ONCE] for kind in kinds for i in range(0, len(kind), AT_ONCE)]
     total = Counted(missing=missing)
@@ -130,20 +130,20 @@ def _counted(group: Sequence[Event], run: Between, system: System) -> Counted:
             system.close(file)
     missing.update(dict.fromkeys((n for n in files if n not in taken), "no hardware counter was free for it"))
     values = {name: median(value for value, _ in runs) for name, runs in taken.items()}
-    # One that got no counter at all shared them with the others as well: alone it may have one.
+    # An event that got no counter also counts as shared: alone it may get one.
     shared = [name for name in files if name not in taken or any(part for _, part in taken[name])]
     return Counted(values, missing, tuple(shared))
 
 
 def _opened(event: Event, system: System) -> list[int]:
-    """A file for each thread that there is. Those that start later are counted with the thread that starts them."""
+    """A file for each existing thread. Threads that start later are counted with the thread that starts them."""
     files: list[int] = []
     attribute = _attribute(event)
     try:
         for thread in system.threads():
             try:
                 files.append(system.open(attribute, thread))
-            except ProcessLookupError:  # it has ended meanwhile
+            except ProcessLookupError:  # it has ended in the meantime
                 continue
     except OSError:
         for file in files:
@@ -153,14 +153,14 @@ def _opened(event: Event, system: System) -> list[int]:
 
 
 def _attribute(event: Event) -> bytes:
-    """Linux's struct perf_event_attr: stopped at first, with children, and of the program's own doing only."""
+    """Linux's struct perf_event_attr: initially disabled, inherited by children, and for user code only."""
     flags = _DISABLED | _INHERIT | _NO_HYPERVISOR | (0 if event.in_the_system else _NO_KERNEL)
     head = struct.pack("=IIQQQQQ", event.type, _ATTRIBUTE_BYTES, event.config, 0, 0, _TIMES, flags)
     return (head + struct.pack("=IIQQ", 0, 0, event.config1, event.config2)).ljust(_ATTRIBUTE_BYTES, b"\0")
 
 
 def _total(files: Sequence[int], system: System) -> tuple[int, int, int]:
-    """The value over all threads, and for how long it was wanted and counted."""
+    """The value over all threads, and the times for which it was enabled and counted."""
     rows = [struct.unpack("=QQQ", system.read(file)) for file in files]
     return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)
 
@@ -194,7 +194,7 @@ _SOFTWARE = {
     "cpu-migrations": 4, "migrations": 4, "minor-faults": 5, "major-faults": 6,
     "alignment-faults": 7, "emulation-faults": 8,
 }  # fmt: skip
-# What the system does on behalf of a program. Without the system's own mode these would always be 0.
+# What the system does on behalf of a program: without counting in kernel mode these would always be 0.
 _IN_THE_SYSTEM = {3, 4}
 _CACHES = {"L1-dcache": 0, "L1-icache": 1, "LLC": 2, "dTLB": 3, "iTLB": 4, "branch": 5, "node": 6}
 _ACCESSES = {
@@ -216,12 +216,12 @@ _FIELD = re.compile(r"(config[12]?):([\d,-]+)")
 
 
 class NoEvent(Exception):
-    """Why a name stands for nothing that can be counted here."""
+    """Why a name is not an event that can be counted here."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event as the system takes it."""
+    """One event in the form that the system takes."""
 
     name: str
     type: int
@@ -231,7 +231,7 @@ class Event:
 
     @property
     def of_hardware(self) -> bool:
-        """Whether it takes one of the few counters that a core has."""
+        """Whether it uses one of a core's few hardware counters."""
         return self.type != SOFTWARE
 
     @property
@@ -240,8 +240,8 @@ class Event:
 
 
 def find(name: str, devices: Path = DEVICES) -> Event:
-    """The event of a name. Raises NoEvent."""
-    plain = name[:-2] if name.endswith(":u") else name  # only what a program does itself is counted anyway
+    """The event with this name. Raises NoEvent."""
+    plain = name[:-2] if name.endswith(":u") else name  # events are counted in user mode anyway
     if plain in _BY_NAME:
         return Event(name, *_BY_NAME[plain])
     if raw := _RAW.fullmatch(plain):
@@ -255,7 +255,7 @@ def find(name: str, devices: Path = DEVICES) -> Event:
 
 
 def _of_device(device: Path, words: str) -> Event:
-    """An event that a device lists by name, or one spelled out as event=0x17,umask=0x1."""
+    """An event that a device lists by name, or one spelled out, such as event=0x17,umask=0x1."""
     kind = _text(device / "type")
     if kind is None or not kind.isdigit():
         raise NoEvent(f"there is no PMU {device.name}")
@@ -273,7 +273,7 @@ def _of_device(device: Path, words: str) -> Event:
 
 
 def _placed(device: Path, field: str, value: str) -> tuple[str, int]:
-    """A field's value where the device wants it, such as config:0-7,32-35."""
+    """Place a field's value in the bits that the device specifies, such as config:0-7,32-35."""
     form = "config:0-63" if field == "config" else _text(device / "format" / field) or ""
     match = _FIELD.fullmatch(form)
     try:

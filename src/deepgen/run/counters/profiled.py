@@ -1,6 +1,6 @@
 """The process that a profiler observes: one kernel on the task's inputs. Run as a program, by profiler.py.
 
-Arguments: the folder with the request, which also receives the answer, and the import path.
+Arguments: the folder with the request, where the answer is written too, and the import path.
 """
 
 from __future__ import annotations

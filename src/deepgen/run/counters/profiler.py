@@ -28,11 +28,11 @@ from deepgen.run.measure.spawn import environment, import_path
 from deepgen.toolchains import required
 from deepgen.vocabulary import DeepgenError, Measurement
 
-_TRIES = 3  # where a profiler refuses some of the events, the others are asked for again
+_TRIES = 3  # if a profiler refuses some events, the others are requested again
 
 
 class Profiler:
-    """The profiler of one device. `close` may come from another thread."""
+    """The profiler of one device. `close` may be called from another thread."""
 
     def __init__(self, task: Task, scratch: Path, toolchains: Mapping[str, str]) -> None:
         self._tool = PROFILERS[task.target.languages[0]]
@@ -42,7 +42,7 @@ class Profiler:
         self._closed = False
 
     def count(self, opening: Mapping[str, Any], request: Mapping[str, Any]) -> Counted:
-        """Count the request's events; `opening` is what a worker is opened with."""
+        """Count the request's events; `opening` is the message that opens a worker."""
         events = list(request["events"])
         total = Counted()
         for _ in range(_TRIES):
@@ -87,10 +87,10 @@ class Profiler:
             return counted
 
     def _run(self, argv: Sequence[str], folder: Path, threads: int) -> str:
-        """Run it to its end and give the last line that it printed."""
+        """Run a command to its end, and return the last line that it printed."""
         if self._closed:
             raise DeepgenError("the runner is closed")
-        # The folder for temporary files: users of one machine get in each other's way at ncu's lock in /tmp.
+        # A folder for temporary files, as users of one machine contend for ncu's lock in /tmp.
         with subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -110,7 +110,7 @@ class Profiler:
         return lines[-1].strip() if lines else ""
 
     def _end(self) -> None:
-        """The profiler and all that it started."""
+        """End the profiler and everything it started."""
         if (running := self._running) is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(running.pid, signal.SIGKILL)
@@ -120,14 +120,14 @@ def _entries(request: Mapping[str, Any]) -> list[str]:
     return [step["entry"] for step in request["kernel"]["plan"]["steps"]]
 
 
-DURATION = "gpu__time_duration.sum"  # always collected: by it the kernels of one run are weighed
+DURATION = "gpu__time_duration.sum"  # always collected, to weight the kernels of one run
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _UNKNOWN = "Failed to find metric"
 _ERROR = "==ERROR=="
 
 
 def ncu_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
-    """What comes before the command that is profiled."""
+    """The part of the command line before the profiled command."""
     metrics = ",".join(dict.fromkeys((*events, DURATION)))
     return [
         program,
@@ -139,7 +139,7 @@ def ncu_command(program: str, events: Sequence[str], folder: Path, *, cold: bool
 
 
 def ncu_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
-    """What a finished run left. Raises Refused."""
+    """The counts of a finished run. Raises Refused."""
     try:
         text = _log(folder).read_text(errors="replace")
     except FileNotFoundError:
@@ -161,9 +161,9 @@ def ncu_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -
 
 
 def parse_ncu(text: str) -> list[dict[str, float]]:
-    """The metrics of each kernel, from the table with a column for each metric or from that with a row for each.
+    """The metrics of each kernel, from a table with a column per metric or a row per metric.
 
-    A value that is not a number, such as n/a, is left out.
+    Values that are not numbers, such as n/a, are left out.
     """
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -176,14 +176,14 @@ def parse_ncu(text: str) -> list[dict[str, float]]:
             by_kernel.setdefault(row["ID"], {})[row["Metric Name"]] = row["Metric Value"]
         metrics = list(by_kernel.values())
     else:
-        metrics = [{k: v for k, v in row.items() if "__" in k} for row in rows if row["ID"]]  # below the head are units
+        metrics = [{k: v for k, v in row.items() if "__" in k} for row in rows if row["ID"]]  # units below
     return [
         {name: value for name, text in row.items() if text and (value := number(text)) is not None} for row in metrics
     ]
 
 
 def combine_ncu(kernels: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
-    """One run may launch several kernels: sums add up, and what is not a sum is averaged by the kernels' times."""
+    """Combine the kernels of one run: sums are added, other metrics averaged with the kernels' times as weights."""
     values, missing = {}, {}
     for event in events:
         parts = [(row[event], row.get(DURATION, 1.0)) for row in kernels if event in row]
@@ -202,7 +202,7 @@ def _log(folder: Path) -> Path:
 
 
 def _names(line: str, event: str) -> bool:
-    """Whether a line is about this event, whose name may stand in a regular expression."""
+    """Whether a line mentions this event, even inside a regular expression."""
     return re.search(rf"(?<![\w.]){re.escape(event)}(?![\w.]\w)", line.replace("\\", "")) is not None
 
 
@@ -210,7 +210,7 @@ _FILES = "deepgen"
 
 
 def rocprof_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
-    """What comes before the command that is profiled."""
+    """The part of the command line before the profiled command."""
     if Path(program).name == "rocprofv3":
         return [program, "--pmc", *events, "--output-format", "csv", "-d", str(folder), "-o", _FILES, "--"]
     wanted = folder / f"{_FILES}.txt"
@@ -219,7 +219,7 @@ def rocprof_command(program: str, events: Sequence[str], folder: Path, *, cold: 
 
 
 def rocprof_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
-    """What a finished run left: of all launches that it recorded, the last of the plan's steps. Raises Refused."""
+    """The counts of a finished run, from its last launches, one per step of the plan. Raises Refused."""
     for path in sorted(folder.rglob(f"{_FILES}*.csv")):
         launches = [row for name, row in parse_rocprof(path.read_text(errors="replace")) if name in entries]
         last = launches[-len(entries) :]
@@ -229,7 +229,7 @@ def rocprof_collected(folder: Path, events: Sequence[str], entries: Sequence[str
 
 
 def parse_rocprof(text: str) -> list[tuple[str, dict[str, float]]]:
-    """Each launch in order: its kernel and its counters. rocprofv3 has a row a counter, rocprof a row a launch."""
+    """Each launch in order: its kernel and counters. rocprofv3 writes a row per counter, rocprof a row per launch."""
     rows = list(csv.DictReader(text.splitlines()))
     if rows and "Counter_Name" in rows[0]:
         launches: dict[str, tuple[str, dict[str, float]]] = {}
@@ -255,7 +255,7 @@ def _plain(kernel: str) -> str:
 
 @dataclass(frozen=True)
 class VendorProfiler:
-    """One of them. `command` gives what comes before the command that is profiled, `collected` what it left."""
+    """A vendor's profiler: `command` precedes the profiled command, `collected` reads what it counted."""
 
     name: str
     command: Callable[..., list[str]]

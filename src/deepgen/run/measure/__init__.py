@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deepgen.targets import Target
     from deepgen.toolchains import Cache
 
-# All is imported where it is used: a worker, and what starts one before anything else, come through here too.
+# Imported where used, because workers, and what starts them before anything else, import this package too.
 __getattr__, __dir__ = lazy(__name__, {"deepgen.run.measure.base": "Contender Policy Runner RunnerOptions Task"})
 
 
@@ -35,7 +35,7 @@ def open_runner(
     spare: Callable[[], float] = lambda: inf,
     apart: Apart = lambda: None,
 ) -> Runner:
-    """The runner for the task's target; RunnerOptions says what the options mean."""
+    """The runner for the task's target; for the options see RunnerOptions."""
     from deepgen.run.measure.base import RunnerOptions
 
     passed = cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead, spare, apart
@@ -44,11 +44,11 @@ def open_runner(
 
 
 def on_device(task: Task, options: RunnerOptions) -> Runner:
-    """On a device of this machine, in worker processes."""
+    """A runner for a device of this machine, with worker processes."""
     from deepgen.run.measure.supervisor import Supervisor
     from deepgen.targets import device_for
 
-    device_for(task.target)  # raises where there is none
+    device_for(task.target)  # raises if there is none
     return Supervisor(task, **vars(options))
 
 
@@ -64,7 +64,7 @@ def simulated(task: Task, options: RunnerOptions) -> Runner:
     return SimRunner(task)
 
 
-# By the `runner` of a target.
+# By the targets' `runner`.
 RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
     "deepgen.runners",
     "runner",
@@ -78,7 +78,7 @@ RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
 
 
 def whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
-    """The runner over all timed shapes, and with counters where the task asks for some."""
+    """The runner, extended to all timed shapes, and with counters if the task requests some."""
     from deepgen.run.measure.wrappers import Counting, OverShapes
 
     if task.also:
@@ -95,14 +95,14 @@ def peak_gflops(
     toolchains: Mapping[str, str] | None = None,
     quiet: Callable[[], AbstractContextManager[object]] | None = nullcontext,
 ) -> float | None:
-    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not passed how.
+    """The device's peak for this operator's arithmetic, measured once or `again`; None if it cannot be determined.
 
-    `quiet` is held while it is measured; None: not now, and one that is not kept raises NotMeasured.
+    `quiet` is held while measuring; with None, a peak that is not cached raises NotMeasured.
     """
     if target.runner != "cpu":
         from deepgen.run.measure.base import arithmetic
 
-        return target.peak(arithmetic(operator))  # the datasheet's
+        return target.peak(arithmetic(operator))  # from the datasheet
     from deepgen.run.measure.peak import peak_gflops as measured
 
     return measured(operator, target, again=again, cache=cache, toolchains=toolchains, quiet=quiet)
@@ -111,7 +111,7 @@ def peak_gflops(
 def bandwidth(
     operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
 ) -> float | None:
-    """GB/s of the device's memory, measured together with its peak; None where it is not passed how."""
+    """The device's memory bandwidth in GB/s, measured together with its peak; None if it cannot be determined."""
     from deepgen.run.measure.peak import bandwidth as measured
 
     return measured(operator, target, cache=cache, toolchains=toolchains)

@@ -1,7 +1,7 @@
 """The final check: the loaded kernel in a fresh process, on new inputs, called as a user calls it.
 
 A worker has guard pages, a harness and a supervisor; here a plain interpreter loads the binary and calls it on plain
-arrays. The process does not know that it is a test. It writes down its results; they are compared here.
+arrays. Nothing in that process reveals a test. It writes its results to files, which are compared here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from deepgen.vocabulary.folders import Scratch
 if TYPE_CHECKING:
     from deepgen.operators import Array, Tensor
 
-_MOST_BYTES = 1 << 30  # of tensors: they are written to files
+_MOST_BYTES = 1 << 30  # of tensors, which are written to files
 SECONDS = 60.0  # for the interpreter, its imports and the calls
 _DEATH_SIGNAL = 1  # of prctl
 _REQUEST, _CALLING, _REPLY = "request.json", "calling", "reply.json"
-# It ends with whoever started it, from the first moment on: a call that does not end would stay behind.
+# The process is killed when its parent ends, so that a call that hangs does not stay behind.
 _PROGRAM = """import ctypes, os, sys
 ctypes.CDLL(None).prctl({option}, 9, 0, 0, 0)
 if os.getppid() != {parent}:
@@ -44,7 +44,7 @@ answer({folder!r})
 
 
 def refusal(operator: Operator, target: Target) -> str | None:
-    """Why there is nothing to call, or nothing to compare with; None where there is both."""
+    """Why the kernel cannot be called here or its results compared; None if both are possible."""
     if isinstance(operator, Recorded) or operator.judge() is not None:
         return "its reference is not available here"
     if target.runner not in ("cpu", "gpu"):
@@ -67,7 +67,7 @@ def called_afresh(
     if (why := refusal(operator, target)) is not None:
         return Measurement(Verdict.REFUSED, why)
     sets = [operator.inputs(seed + nth) for nth in range(2)]
-    with Scratch("afresh") as scratch:  # `deepgen clean` removes what a killed tuner left of it
+    with Scratch("afresh") as scratch:  # `deepgen clean` removes the leftovers of a killed tuner
         folder = scratch.path
         _write(folder, kernel, artifact, operator, target, requires, sets)
         words = {"option": _DEATH_SIGNAL, "parent": os.getpid(), "path": spawn.import_path()}
@@ -80,14 +80,14 @@ def called_afresh(
                 capture_output=True,
                 check=False,
                 timeout=seconds,
-                cwd=str(folder.parent),  # where nothing says whose it is
+                cwd=str(folder.parent),  # a folder whose name does not reveal deepgen
                 env=spawn.unmarked(),
             )
         except subprocess.TimeoutExpired:
             began = (folder / _CALLING).exists()
             verdict = Verdict.TIMED_OUT if began else Verdict.REFUSED
             return Measurement(verdict, f"{'a call' if began else 'loading'} did not finish within {seconds:.0f} s")
-        if not (folder / _CALLING).exists():  # nothing of the kernel's doing
+        if not (folder / _CALLING).exists():  # not the kernel's fault
             last = (done.stderr.strip().splitlines() or ["the process ended"])[-1]
             return Measurement(Verdict.REFUSED, f"it could not be loaded in a fresh process: {last}")
         if not (folder / _REPLY).exists():
@@ -131,7 +131,7 @@ def _write(
 
 
 def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, nth: int) -> str | None:
-    """The first element that is not right, in words: of a thousand, and of the corners."""
+    """The first wrong element, in words, among a thousand random ones and the corners."""
     import numpy as np
 
     signature = operator.signature()
@@ -152,7 +152,7 @@ def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, nth: i
 
 
 def answer(name: str) -> None:
-    """What the fresh process does."""
+    """The main function of the fresh process."""
     from deepgen.vocabulary import BadInput, DeepgenError
 
     folder, verdict, why = Path(name), Verdict.CORRECT, ""
@@ -160,7 +160,7 @@ def answer(name: str) -> None:
         _call(folder, json.loads((folder / _REQUEST).read_text()))
     except BadInput as error:
         verdict, why = Verdict.REFUSED, str(error)
-    except DeepgenError as error:  # of a device's driver
+    except DeepgenError as error:  # from a device's driver
         verdict, why = Verdict.CRASHED, str(error)
     (folder / _REPLY).write_text(json.dumps({"verdict": verdict.value, "why": why}))
 
@@ -194,7 +194,7 @@ def _call(folder: Path, request: Mapping[str, Any]) -> None:
 
 
 class _Host:
-    """Plain arrays, with numbers in them that are as plausible as any."""
+    """Plain arrays, initialised with ordinary numbers."""
 
     def new(self, tensor: Tensor) -> Any:
         array = tensor.empty()
@@ -212,7 +212,7 @@ class _Host:
 
 
 class _OnDevice:
-    """The same in a device's memory."""
+    """The same in device memory."""
 
     def __init__(self, target: Target) -> None:
         from deepgen.targets.gpu_driver import APIS, Driver

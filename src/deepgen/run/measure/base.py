@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from deepgen.toolchains import Cache
 
-    Helpers: TypeAlias = "Mapping[str, Helper] | Callable[[], Mapping[str, Helper]]"  # or what waits for their builds
-    # What keeps still whatever is in the way while a trial is timed, though not while it is verified; None: nothing is.
+    Helpers: TypeAlias = "Mapping[str, Helper] | Callable[[], Mapping[str, Helper]]"  # or a function that awaits them
+    # Suspends other activity while a trial is timed, though not while it is verified; None: nothing to suspend.
     Apart: TypeAlias = "Callable[[], Callable[[], AbstractContextManager[None]] | None]"
-    Least: TypeAlias = "float | Callable[[], float | None] | None"  # seconds of a run, or what knows them by and by
+    Least: TypeAlias = "float | Callable[[], float | None] | None"  # seconds of a run, or a function that may learn it
 
-REFERENCE = "reference"  # what names of helpers begin with that compute answers
-# Not probes of an operator, but other ways to call a kernel on the usual inputs: with room between the rows of
-# tensors; again and again; and from several threads at once.
+REFERENCE = "reference"  # prefix of the names of helpers that compute answers
+# Not probes of an operator, but other ways to call a kernel on the usual inputs: with padded rows of tensors; many
+# times; and from several threads at once.
 STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads"
-AFRESH = "afresh"  # the loaded kernel in a process of its own, on plain arrays
+AFRESH = "afresh"  # the loaded kernel in a separate process, on plain arrays
 WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS, AFRESH)
-CALM_SECONDS, RACE_SECONDS, CALLS_SECONDS = 20.0, 30.0, 0.4  # limits of finals, unless a policy has others
-_OTHERS = ("also", "neighbours", "multiples", "variants")  # operators of a task beside its own
+CALM_SECONDS, RACE_SECONDS, CALLS_SECONDS = 20.0, 30.0, 0.4  # default limits of finals
+_OTHERS = ("also", "neighbours", "multiples", "variants")  # operators of a task besides its own
 _OF_FINALS = ("calm_seconds", "race_seconds", "calls_seconds")
-PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
+PEAK_MARGIN = 1.2  # a peak measured on a busy machine is too low: only kernels far above it are doubted
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Policy:
     cold: bool = True  # flush the last-level cache before each timed run
     min_samples: int = 5
     max_samples: int = 100
-    max_seconds: float = 0.5  # of timed runs, for one kernel
+    max_seconds: float = 0.5  # of timed runs per kernel
     precision: float = 0.01  # stop when the median's confidence interval is this narrow, as a share of it
-    give_up: float = 1.5  # stop early when surely this many times slower than the time to beat
+    give_up: float = 1.5  # stop early when certainly this many times slower than the time to beat
     timeout_seconds: float | None = None  # of one run; None: scaled with the operator's work
     threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
-    calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a quiet machine at most
-    race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # that a race lasts at most, but for its start
-    calls_seconds: float = field(default_factory=lambda: CALLS_SECONDS)  # that a winner is called again and again
+    calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # most waiting of finals for a quiet machine
+    race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # longest race, apart from its start
+    calls_seconds: float = field(default_factory=lambda: CALLS_SECONDS)  # for calling a winner many times
     strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormals, are wrong
 
     def __post_init__(self) -> None:
@@ -64,15 +64,15 @@ class Policy:
         return {name: value for name, value in asdict(self).items() if name != "strict_floats" or value}
 
     def identity(self) -> JsonObject:
-        """The part that identifies a study. The limits of its finals may differ from run to run."""
+        """The part that identifies a study. The limits of finals may differ between runs."""
         return {name: value for name, value in self.to_json().items() if name not in _OF_FINALS}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a runner is opened for: every kernel it gets computes this operator on these inputs.
+    """The task of a runner: every kernel it gets computes this operator on these inputs.
 
-    Kernels may be wanted for several shapes of it. Requests name a shape by its place in `shapes`.
+    Kernels may have to support several shapes. Requests give a shape as an index into `shapes`.
     """
 
     operator: Operator
@@ -81,10 +81,10 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
-    own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # of the user's own, on this machine only
-    counters: tuple[str, ...] = ()  # what is counted of correct kernels beside their time
-    multiples: tuple[Operator, ...] = ()  # the same, for kernels that refuse neighbours
-    variants: tuple[Operator, ...] = ()  # the same shape with other values of run-time scalars, to verify the winner at
+    own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # the user's own, on this machine only
+    counters: tuple[str, ...] = ()  # counted for correct kernels, besides their time
+    multiples: tuple[Operator, ...] = ()  # shapes at which kernels that refuse neighbours are verified
+    variants: tuple[Operator, ...] = ()  # the same shape with other run-time scalars, to verify the winner at
 
     @property
     def timed(self) -> tuple[Operator, ...]:
@@ -95,7 +95,7 @@ class Task:
         return *self.timed, *self.neighbours, *self.multiples, *self.variants
 
     def at(self, shape: int) -> Task:
-        """The task of one shape alone."""
+        """The task for a single shape."""
         return replace(self, operator=self.shapes[shape], also=(), neighbours=(), multiples=(), variants=())
 
     def to_json(self) -> JsonObject:
@@ -128,12 +128,12 @@ class Task:
 
 
 def _portable(operator: Operator) -> JsonObject:
-    """The reader of a task may lack the code of an operator that is not deepgen's own."""
+    """An operator as JSON; only recorded facts if it is not deepgen's, as readers may lack its code."""
     return (operator if is_built_in(operator) else record(operator)).to_json()
 
 
 def arithmetic(operator: Operator) -> str:
-    """The dtype in which most of the operator's work is done: whose peak bounds it."""
+    """The dtype of most of the operator's work, whose peak bounds it."""
     operations = operator.work().operations
     return max(operations, key=lambda name: operations[name], default="f32")
 
@@ -143,26 +143,26 @@ def least_seconds(task: Task, peak: float | None) -> float | None:
     return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
 
 
-# How a contender is timed. SINGLE: one run at a time between those of others, in the state that the policy asks for.
-# BURST: runs that follow each other at once, so that threads are awake and caches warm. CALL: the same, of a kernel
-# that is called from Python as its users do. What a device has not is timed in turns.
+# How a contender is timed. SINGLE: one run at a time, interleaved with others', in the state that the policy requires.
+# BURST: consecutive runs, so that threads are awake and caches warm. CALL: the same for a kernel called from Python, as
+# users call it. Devices without bursts use SINGLE.
 SINGLE, BURST, CALL = "single", "burst", "call"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An entry in a comparison: a kernel, or a baseline by its name."""
+    """An entry in a comparison: a kernel, or a baseline's name."""
 
     name: str
     kernel: Kernel | None = None
-    artifact: Artifact | None = None  # once the kernel is built, as runners want it; a baseline has neither
+    artifact: Artifact | None = None  # when the kernel is built, as runners require; None for a baseline
     timed: str = SINGLE
-    worn: int = 0  # calls before the first is timed, once in each process
+    worn: int = 0  # calls before the first timed one, once per process
 
 
 @dataclass(frozen=True)
 class Helper:
-    """A helper kernel of deepgen that runs alongside those measured: its launch plan and its binary."""
+    """A helper kernel of deepgen that runs beside the measured kernels: its launch plan and its binary."""
 
     kernel: Kernel
     binary: Path
@@ -177,17 +177,17 @@ class Helper:
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """What a runner may use besides its task."""
+    """Options of a runner besides its task."""
 
-    cache: Cache | Path | None = None  # where built helpers are kept, a folder or the caller's own
-    toolchains: Mapping[str, str] | None = None  # the paths of programs that the user set
-    builds_running: Callable[[], int] = lambda: 0  # builds at work now
-    least_seconds: Least = None  # what one run takes at the machine's peak
+    cache: Cache | Path | None = None  # for built helpers: a folder, or the caller's cache
+    toolchains: Mapping[str, str] | None = None  # paths of programs set by the user
+    builds_running: Callable[[], int] = lambda: 0  # the number of builds running now
+    least_seconds: Least = None  # time of one run at the machine's peak
     least_again: Callable[[], float | None] | None = None  # the same, with the peak measured again
-    helpers: Helpers | None = None  # the built helpers themselves, where they came from elsewhere
-    arrays: Path | None = None  # the folder with inputs and answers of an operator whose code is elsewhere
+    helpers: Helpers | None = None  # the helpers, if built elsewhere
+    arrays: Path | None = None  # folder with inputs and answers of an operator whose code is elsewhere
     ahead: bool = False  # start the worker at once, before the first request
-    spare: Callable[[], float] = lambda: inf  # seconds that are left to the run, where it has a budget
+    spare: Callable[[], float] = lambda: inf  # seconds left to the run, if it has a budget
     apart: Apart = lambda: None
 
 
@@ -199,28 +199,28 @@ class Runner(Protocol):
         ...
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
-        """Only the verdict, on other inputs. As a probe, one of WAYS is refused where a device does not have it."""
+        """Only the verdict, on other inputs. A probe from WAYS is refused if the device does not support it."""
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """Time all, interleaved in an order drawn again for each round; sample i of each is from round i."""
+        """Time all contenders, interleaved in a new random order each round; sample i of each is from round i."""
         ...
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
-        """Count events in separate runs. What cannot be counted is reported with the reason."""
+        """Count events in separate runs. Events that cannot be counted are reported with the reason."""
         ...
 
     def close(self) -> None: ...
 
 
 def entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
-    """A built kernel, as it is launched."""
+    """A built kernel in a request, with its completed launch plan."""
     launched = completed(kernel, artifact.plan).without_sources()
     return {"kernel": launched.to_json(), "binary": str(Path(artifact.binary).absolute())}
 
 
 def row(contender: Contender) -> JsonObject:
-    """A kernel or a baseline of a race."""
+    """A kernel or a baseline of a race, in a request."""
     named: JsonObject = {"name": contender.name, "timed": contender.timed}
     if contender.kernel is None or contender.artifact is None:
         return named

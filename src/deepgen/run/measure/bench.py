@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from deepgen.run.measure.host_reference import HostReferences
 
 S = TypeVar("S")
-COMPILED, NUMPY = "compiled", "numpy"  # who computed a reference
-_FEW = 5  # elements of a tensor that change between two runs on nearly the same inputs
+COMPILED, NUMPY = "compiled", "numpy"  # where a reference was computed
+_FEW = 5  # elements of a tensor that differ between runs on nearly equal inputs
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
-_RIGHT_BYTES = 64 << 20  # and no more than this
-_NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
-_INTEGER_BYTES = (0xAA, 0x55)  # alternating, two runs each: an integer that was correct by chance cannot stay so
+_RIGHT_BYTES = 64 << 20  # and the most bytes of them
+_NAN_BYTE = 0xFF  # a NaN in every floating-point format, and not one that arithmetic produces
+_INTEGER_BYTES = (0xAA, 0x55)  # alternating after two runs each, so that an integer cannot stay correct by chance
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 STALE = "; it is the result for the previous inputs, which were overwritten in place"
@@ -35,7 +35,7 @@ REWRITTEN = "; its inputs were overwritten in place"
 
 
 class Rejected(Exception):
-    """A kernel is rejected, with its verdict."""
+    """A kernel is rejected, with this verdict."""
 
     def __init__(self, verdict: Verdict, detail: str, error: float | None = None) -> None:
         super().__init__(detail)
@@ -44,7 +44,7 @@ class Rejected(Exception):
 
 @contextmanager
 def on_call(number: int, since: Callable[[], str] = str) -> Iterator[None]:
-    """Adds the number of the call to a fault that appears on a later call. `since` says what had changed."""
+    """Adds the call number to a fault that appears on a later call. `since` describes what had changed."""
     try:
         yield
     except Rejected as rejected:
@@ -55,8 +55,8 @@ def on_call(number: int, since: Callable[[], str] = str) -> Iterator[None]:
 
 
 def holds_old_data(runs: int) -> bool:
-    """Whether outputs keep what the run before left there, which had other inputs: half of the runs find that, as a
-    user's arrays have old results in them; the first two find poison, which shows what is never written."""
+    """Whether outputs keep the previous run's results, which are for other inputs. Half of the runs do, because users'
+    arrays contain old results; the first two runs find poison, which reveals elements that are never written."""
     return (runs - 1) // 2 % 2 == 1
 
 
@@ -66,7 +66,7 @@ def poison(dtype: DType, runs: int) -> int:
 
 
 def few_places(size: int, seed: int) -> tuple[Array, Array]:
-    """Some places of a tensor, and others whose values go there."""
+    """Some places of a tensor, and other places to copy their new values from."""
     rng = np.random.default_rng([seed, size])
     count = max(1, min(_FEW, size // 64))
     return rng.choice(size, count, replace=False), rng.integers(0, size, count)
@@ -75,18 +75,18 @@ def few_places(size: int, seed: int) -> tuple[Array, Array]:
 class AlternatingInputs(Generic[S]):
     """Sets of inputs that alternate at the same addresses, as a user's arrays change in place.
 
-    A kernel that caches a result or packed data, and only compares addresses to see if it is still valid, is wrong.
-    What it declares constant stays: such kernels have a second set of their own, a mixture of both.
+    This catches a kernel that caches a result or packed data and validates it only by address. Tensors that it declares
+    constant stay the same: such kernels get their own second set, a mixture of both.
     """
 
     def __init__(self, usual: Sequence[S], inputs: Iterable[str], mix: Callable[[frozenset[str]], S] | None) -> None:
-        """`mix` makes the second set where some inputs are constant. None: there are no answers to mixtures, and a
+        """`mix` creates the second set if some inputs are constant. None: there are no answers to mixtures, and a
         kernel has to prepare again for the usual sets."""
         self._usual, self._inputs, self._mix = tuple(usual), frozenset(inputs), mix
         self._mixed: dict[frozenset[str], S] = {}
 
     def under(self, constant: frozenset[str]) -> Sequence[S]:
-        """Those for a kernel that declares these tensors constant."""
+        """The sets for a kernel that declares these tensors constant."""
         held = constant & self._inputs
         if len(self._usual) == 1 or not held or self._mix is None:
             return self._usual
@@ -99,7 +99,7 @@ class AlternatingInputs(Generic[S]):
 
 @dataclass(frozen=True)
 class Right:
-    """Outputs, bit for bit, that were found right, and their largest error as a share of the tolerance."""
+    """Outputs that were found correct, as bits, and their largest error as a share of the tolerance."""
 
     outputs: Mapping[str, Array]
     error: float
@@ -107,7 +107,7 @@ class Right:
 
 @dataclass(frozen=True)
 class InputSet:
-    """Inputs, the correct answers to them, and the latest outputs of kernels that were found correct."""
+    """Inputs, the correct answers, and the latest outputs that were found correct."""
 
     inputs: Mapping[str, Array]
     answers: dict[str, Answer]
@@ -115,7 +115,7 @@ class InputSet:
 
 
 class Bench:
-    """Inputs that kernels may only read, outputs that hold poison or old results before a run."""
+    """The tensors: inputs that kernels may only read, and outputs that hold poison or old results before a run."""
 
     def __init__(
         self,
@@ -129,11 +129,11 @@ class Bench:
         same: Bench | None = None,
         do: Callable[[Steps], int] = in_python,
     ) -> None:
-        """`compiled`: what computes references and compares; `same`: another bench of the same inputs; `do`: carries
-        out steps on memory, as a harness does more quickly."""
+        """`compiled` computes references and compares; `same` is another bench with the same inputs; `do` carries out
+        steps on memory, which a harness does faster."""
         self.operator, self._do = operator, do
         self._seed, self._probe, self._references, self._compiled = seed, probe, references, compiled
-        self.reference: str = ""  # who computed it, and why, where it might be another
+        self.reference: str = ""  # where it was computed, and why not elsewhere
         self._sets: list[InputSet] = []
         self.alternating: AlternatingInputs[InputSet]
         if same is not None:
@@ -144,15 +144,15 @@ class Bench:
             mix = None if isinstance(operator, Recorded) else self._mixture
             self.alternating = AlternatingInputs(self._sets, self._sets[0].inputs, mix)
         self._present = self._sets[0]
-        self._last: InputSet | None = None  # that of the run before
+        self._last: InputSet | None = None  # of the previous run
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._poison: Mapping[str, int] = {}
         self._disturbed: list[tuple[str, Array, Array]] = []
         self._runs = 0
         self._contender: object = None
-        self._doubtful = False  # whether another contender has had the inputs
-        self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
+        self._doubtful = False  # whether another contender has used the inputs
+        self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long as this
         self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
         signature = operator.signature()
         for tensor in operator.tensors():
@@ -169,22 +169,22 @@ class Bench:
         self._read_only = [t.name for t in operator.tensors() if t.role == "input"]
         self.input_bytes = sum(self.buffers[name].bytes for name in self._read_only)
         held = [array for one in self._sets for array in one.inputs.values()]
-        if self.reference == COMPILED:  # otherwise it is a file's
+        if self.reference == COMPILED:  # otherwise they are mapped from a file
             held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
         self.bytes = sum(array.nbytes for array in held) + sum(t.bytes for t in operator.tensors())
 
     @property
     def accumulates(self) -> bool:
-        """Whether a run reads what the one before it wrote."""
+        """Whether a run reads what the previous one wrote."""
         return any(tensor.role == "inout" for tensor in self._outputs)
 
     @property
     def unanswered(self) -> list[InputSet]:
-        """The sets whose answers another kernel is to give."""
+        """The sets whose answers come from another kernel."""
         return [one for one in self._sets if not one.answers]
 
     def take(self, chosen: InputSet) -> None:
-        """Take the outputs as they are for the answers to a set of inputs."""
+        """Use the current outputs as the answers to a set of inputs."""
         for tensor in self._outputs:
             chosen.answers[tensor.name] = self.operator.answer_of(tensor.name, self.arrays[tensor.name].copy())
 
@@ -206,7 +206,7 @@ class Bench:
         return computed
 
     def use(self, chosen: InputSet) -> None:
-        """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
+        """Write the inputs that differ in this set, in place. Tensors that are read and written follow in `reset`."""
         present, self._present = self._present, chosen
         key = (0 if self._doubtful else id(present), id(chosen))
         if chosen is present and not self._doubtful:
@@ -218,7 +218,7 @@ class Bench:
         self._doubtful = False
 
     def look_at_inputs(self) -> None:
-        """They must be as they were: a kernel may write in spite of their protection, and its rivals read them next."""
+        """Check that inputs are unchanged: a kernel may write despite the protection, and its rivals read them next."""
         for name in self._read_only:
             kept, buffer = np.ascontiguousarray(self._present.inputs[name], self.arrays[name].dtype), self.buffers[name]
             if _memcmp(buffer.start, kept.ctypes.data, kept.nbytes):
@@ -227,7 +227,7 @@ class Bench:
                 raise Rejected(Verdict.WRONG, f"wrote to its input {name} (at byte {place})")
 
     def _writing(self, names: Iterable[str], chosen: InputSet, poisoned: Mapping[str, int] | None = None) -> Steps:
-        """The steps that write numbers of a set, and then bytes."""
+        """Steps that copy a set's inputs, and then fill outputs with poison."""
         rows: list[tuple[StepKind, int, int, int]] = []
         kept = []
         for name in names:
@@ -245,16 +245,16 @@ class Bench:
             raise MemoryError(f"the memory of {self.operator.describe()} cannot be written")
 
     def begin(self) -> None:
-        """Another contender comes."""
+        """Prepare for another contender."""
         self._runs = 0
 
     def taken_by(self, contender: object) -> None:
-        """Have a contender find inputs that nobody before it has left otherwise, once it uses some."""
+        """Register the contender, so that inputs another one may have changed are rewritten before it uses them."""
         self._doubtful = self._doubtful or (self._contender is not contender and self._contender is not None)
         self._contender = contender
 
     def reset(self) -> None:
-        """Before each run: spoil the outputs or leave old results there, restore what is read and written."""
+        """Before each run: poison the outputs or keep old results in them; restore what is read and written."""
         self._runs += 1
         old = holds_old_data(self._runs) and self._last is not None and self._last is not self._present
         self._last = self._present
@@ -267,10 +267,10 @@ class Bench:
         self._carry_out(steps)
 
     def disturb(self, constant: frozenset[str], seed: int) -> bool:
-        """Change a few elements of the inputs in place, until `settle`. Whether there was one to change.
+        """Change a few elements of the inputs in place, until `settle`. Returns whether any could be changed.
 
-        A kernel that tells inputs apart by some of their elements takes them for the same. Integers that may be places
-        and depend on each other stay.
+        A kernel that compares only some elements takes such inputs for unchanged. Integers that may be interdependent
+        indices stay.
         """
         self._disturbed = []
         for tensor in self.operator.tensors():
@@ -282,7 +282,7 @@ class Bench:
         return bool(self._disturbed)
 
     def settle(self) -> None:
-        """What was disturbed is as it was."""
+        """Restore what `disturb` changed."""
         for name, places, values in self._disturbed:
             self._poke(name, places, values)
         self._disturbed = []
@@ -314,7 +314,7 @@ class Bench:
         return Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, error)
 
     def flaw(self, chosen: InputSet, arrays: Mapping[str, Array]) -> str | None:
-        """What is wrong with results elsewhere, for the inputs of a set; None: nothing."""
+        """What is wrong with results in other arrays, for the inputs of a set; None if they are correct."""
         for right in chosen.right:
             kept = right.outputs.items()
             if all(_memcmp(arrays[name].ctypes.data, bits.ctypes.data, bits.nbytes) == 0 for name, bits in kept):
@@ -328,7 +328,7 @@ class Bench:
         return None
 
     def same_as(self, right: Right) -> bool:
-        """Whether the outputs are, bit for bit, some that were found right."""
+        """Whether the outputs are equal, bit for bit, to some that were found correct."""
         return all(
             _memcmp(self.buffers[name].start, kept.ctypes.data, kept.nbytes) == 0
             for name, kept in right.outputs.items()
@@ -348,7 +348,7 @@ def error_of(
     poison: int | None,
     judged: Callable[[Array, Answer, DType, Tolerance], Comparison] = compare,
 ) -> float:
-    """The largest error of a result as a share of the tolerance. Raises Rejected where that is too large."""
+    """The largest error of a result as a share of the tolerance. Raises Rejected if it exceeds it."""
     result = judged(got, want, tensor.dtype, tolerance)
     if not result.ok:
         sentence = explain(tensor.name, got, want.values, tensor.dtype, result, poison)

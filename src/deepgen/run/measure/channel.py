@@ -1,12 +1,12 @@
 """The channel between supervisor and worker: messages over a private socket, and a shared page of memory.
 
 A message is a length, the number of the request, then JSON. Standard output is left to the kernels, which may print
-whatever they like. A request's number is random, and its answer repeats it: what a kernel writes to files that it finds
-open is not mistaken for an answer. The socket has a random high file descriptor, which a kernel that closes or writes
-to low ones does not hit.
+anything. A request's number is random, and its answer repeats it, so that data that a kernel writes to open files is
+not mistaken for an answer. The socket has a random high file descriptor, so that a kernel that closes or writes to low
+ones does not hit it.
 
-The page says what the worker is doing, until when, and how it died. It costs the worker a few stores per call and the
-supervisor nothing while a kernel is timed; a message would wake it.
+The page records what the worker is doing, its deadline, and how it died. It costs the worker a few stores per call, and
+the supervisor nothing while a kernel is timed; a message would wake the supervisor.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from typing import Any
 _HEAD = struct.Struct("<II16s")
 _MAGIC = 0x64_67_6E_32
 _LONGEST = 1 << 28
-LOST_CHANNEL = 70  # a worker's exit code: the channel to the supervisor is gone although the supervisor is not
-GUARD = 2 << 20  # bytes around a buffer: costs address space only, and catches strides that jump over a single page
-_HIGHEST = 4096  # file numbers: the system keeps a table up to the highest one in use
+LOST_CHANNEL = 70  # a worker's exit code if its channel is closed but the supervisor is alive
+GUARD = 2 << 20  # bytes around a buffer: they cost only address space, and catch strides that jump over a page
+_HIGHEST = 4096  # file descriptors: the system keeps a table up to the highest one in use
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other side is closed."""
 
 
 class Garbled(Exception):
-    """What arrived is not one of our messages."""
+    """The received data is not one of our messages."""
 
 
 class Channel:
-    """One end of the conversation."""
+    """One end of the channel."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._request = b""  # the number of the present one
-        self._buffer = b""  # what has come of its answer
+        self._request = b""  # the number of the current request
+        self._buffer = b""  # the received part of its answer
 
     @staticmethod
     def hidden(fd: int) -> Channel:
-        """The worker's end, moved away from the numbers that files usually have."""
+        """The worker's end, moved away from the usual numbers of file descriptors."""
         end = socket.socket(fileno=fd)
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _HIGHEST if soft < 0 else min(soft, _HIGHEST)
@@ -70,7 +70,7 @@ class Channel:
         self._send(message)
 
     def take_answer(self) -> Any:
-        """The answer once all of it is there, None before. Does not wait: a kernel may have written a part of one."""
+        """The answer once it is complete, None before. Does not wait: a kernel may have written part of one."""
         self._buffer += self._received(_LONGEST, socket.MSG_DONTWAIT)
         if len(self._buffer) < _HEAD.size:
             return None
@@ -89,7 +89,7 @@ class Channel:
         return _parsed(self._exactly(length))
 
     def answer(self, message: Any) -> None:
-        """Answer the last request that was received."""
+        """Answer the last received request."""
         self._send(message)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Channel:
 
 
 def _opened(head: bytes) -> tuple[bytes, int]:
-    """The number of the request and the length of what follows."""
+    """The request's number and the length of the text."""
     magic, length, request = _HEAD.unpack_from(head)
     if magic != _MAGIC or length > _LONGEST:
         raise Garbled("a message without its mark")
@@ -138,7 +138,7 @@ def _parsed(text: bytes) -> Any:
 
 
 _SIZE = 1 << 16
-_TABLE = 256  # where the table of buffers begins
+_TABLE = 256  # offset of the table of buffers
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
@@ -147,7 +147,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class WorkerStage(IntEnum):
-    """What the worker is busy with. `in_kernel` says in which of them kernel code runs."""
+    """What the worker is doing. `in_kernel`: whether kernel code runs in a stage."""
 
     IDLE = 0
     OWN = 1  # before the first call of this kernel
@@ -155,10 +155,10 @@ class WorkerStage(IntEnum):
     PREPARE = 3
     VERIFY = 4
     TIME = 5
-    CHECK = 6  # our own work again, after the kernel has run
-    JUDGE = 7  # the kernel runs whose results others are compared with
-    OFF = 8  # a verifying run with arrays that are aligned no better than promised
-    THREADS = 9  # several threads call it at once
+    CHECK = 6  # our own code again, after the kernel has run
+    JUDGE = 7  # running the kernel whose results others are compared with
+    OFF = 8  # a verifying run with arrays aligned only as promised
+    THREADS = 9  # calls from several threads at once
 
     @property
     def in_kernel(self) -> bool:
@@ -166,7 +166,7 @@ class WorkerStage(IntEnum):
 
     @property
     def after_load(self) -> bool:
-        """Whether code of the kernel in question may have run by now."""
+        """Whether code of the loaded kernel may have run by now."""
         return self.in_kernel or self is WorkerStage.CHECK
 
 
@@ -183,7 +183,7 @@ DOING = {
 
 
 class Fields(ctypes.Structure):
-    """Mirrors `struct pulse` in harness.c."""
+    """Matches `struct pulse` in harness.c."""
 
     _fields_ = (
         ("started", ctypes.c_double),
@@ -197,7 +197,7 @@ class Fields(ctypes.Structure):
         ("error", ctypes.c_int32),
         ("exited", ctypes.c_int32),
         ("status", ctypes.c_int32),
-        ("spare", ctypes.c_int32),  # the addresses are aligned
+        ("spare", ctypes.c_int32),  # aligns the addresses
         ("address", ctypes.c_uint64),
         ("stack", ctypes.c_uint64),
     )
@@ -205,7 +205,7 @@ class Fields(ctypes.Structure):
 
 @dataclass(frozen=True)
 class BufferPlace:
-    """Where a buffer lies, so that an address can be described by the tensor's name."""
+    """The location of a buffer, so that an address can be described by the tensor's name."""
 
     name: str
     start: int
@@ -214,21 +214,21 @@ class BufferPlace:
 
 
 class Pulse:
-    """One side's view of the page."""
+    """One side's mapping of the page."""
 
     def __init__(self, fd: int) -> None:
-        # Not Python's own mmap: that keeps a descriptor open, and a kernel may write to any that it finds.
+        # Not Python's own mmap, which keeps a descriptor open that a kernel may write to.
         address = _libc.mmap(None, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
         if address == _MAP_FAILED:
             raise OSError(ctypes.get_errno(), "the page shared with the worker cannot be mapped")
-        weakref.finalize(self, _libc.munmap, address, _SIZE).atexit = False  # handlers may still write to it
+        weakref.finalize(self, _libc.munmap, address, _SIZE).atexit = False  # signal handlers may still write to it
         self._table = address + _TABLE
         self.fields = Fields.from_address(address)
 
     @staticmethod
     def create() -> tuple[Pulse, int]:
-        """A fresh page and the file descriptor that a child opens it by."""
-        fd = os.memfd_create("deepgen-pulse")  # no file: writing to a page of one on a full disk ends a process
+        """A new page, and the file descriptor with which a child maps it."""
+        fd = os.memfd_create("deepgen-pulse")  # not a file: on a full disk, writing to its page kills the process
         os.ftruncate(fd, _SIZE)
         return Pulse(fd), fd
 
@@ -250,16 +250,16 @@ class Pulse:
             return WorkerStage.CHECK
 
     def left(self) -> float:
-        """Seconds until the present stage is overdue."""
+        """Seconds until the current stage exceeds its limit."""
         left = float(self.fields.started + self.fields.limit - time.monotonic())
         return left if math.isfinite(left) else 0.0  # overwritten by a kernel
 
     def clear(self) -> None:
-        """Before a new request."""
+        """Reset before a new request."""
         ctypes.memset(ctypes.addressof(self.fields), 0, ctypes.sizeof(Fields))
 
     def tell(self, places: Sequence[BufferPlace]) -> None:
-        """Write the table of buffers down before a kernel runs."""
+        """Write the table of buffers before a kernel runs."""
         text = json.dumps([[p.name, p.start, p.bytes, p.read_only] for p in places]).encode()
         if len(text) <= _SIZE - _TABLE - 4:
             ctypes.memmove(self._table, len(text).to_bytes(4, "little") + text, 4 + len(text))

@@ -1,6 +1,6 @@
 """The conditions of a measurement, and whether they invalidate it.
 
-So far these are readings of a Linux host.
+These are readings of a Linux host.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from typing import Any
 
 from deepgen.vocabulary import Json, JsonObject, Measurement
 
-STOLEN = 0.03  # share of the cores' time that a hypervisor may take before a measurement counts as disturbed
+STOLEN = 0.03  # share of the cores' time taken by a hypervisor above which a measurement counts as disturbed
 OTHERS = 0.15  # the same for other processes
-THROTTLED = 0.02  # the same for the limit of a container, which stops all its threads at once
-# Where times say nothing at all: shares of the time that threads wanted a core and got none, that a hypervisor took,
-# and that other processes took. On a machine that is a little busy, medians are still right.
+THROTTLED = 0.02  # the same for a container's CPU limit, which stops all its threads at once
+# Above these, times are meaningless: shares of the time that threads waited for a core, that a hypervisor took, and
+# that other processes took. On a slightly busy machine, medians are still correct.
 WAITED, MUCH, CROWDED = 0.2, 0.1, 0.3
-_LEAST_SECONDS = 0.05  # below a few ticks of the clock by which the system counts a share means nothing
+_LEAST_SECONDS = 0.05  # a share of less than a few ticks of the system's clock is meaningless
 _CPUS = Path("/sys/devices/system/cpu")
 _GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
 class MachineReading:
-    """The machine at one moment. Times are seconds summed over the cores that we may use."""
+    """The state of the machine at one moment. Times are seconds summed over the cores that we may use."""
 
     at: float
     busy: float = 0.0
     stolen: float = 0.0
     ours: float = 0.0  # CPU time of the measuring processes themselves
     builds: int = 0
-    throttled: float = 0.0  # by the limit of a container
+    throttled: float = 0.0  # by a container's CPU limit
 
 
 def read(ours: float, builds: int) -> MachineReading:
-    """Cheap enough for every trial."""
+    """Take a reading; cheap enough for every trial."""
     busy, stolen = _cpu_times()
     return MachineReading(time.monotonic(), busy, stolen, ours, builds, _throttled())
 
 
 def describe(before: MachineReading, after: MachineReading) -> JsonObject:
-    """What is stored with a measurement."""
+    """The conditions to store with a measurement."""
     out: JsonObject = {
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "builds": max(before.builds, after.builds),
@@ -60,14 +60,14 @@ def describe(before: MachineReading, after: MachineReading) -> JsonObject:
 
 
 def contaminated(before: MachineReading, after: MachineReading) -> str | None:
-    """Why a measurement taken between these moments should be taken again, in words."""
+    """Why a measurement between these readings should be repeated, in words."""
     stolen, others = after.stolen - before.stolen, _others(before, after)
     if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
         return f"the hypervisor took {_share(stolen, before, after):.0%} of the CPU time"
     throttled = _share(after.throttled - before.throttled, before, after)
     if throttled > THROTTLED:
         return f"the container's limit took {throttled:.0%} of the CPU time"
-    # Builds during the search are expected; they are paused where they would affect a decision.
+    # Builds during the search are expected; they are paused when they would affect a decision.
     quiet = before.builds == 0 and after.builds == 0
     if quiet and others >= _LEAST_SECONDS and _share(others, before, after) > OTHERS:
         return f"other processes took {_share(others, before, after):.0%} of the CPU time"
@@ -75,16 +75,16 @@ def contaminated(before: MachineReading, after: MachineReading) -> str | None:
 
 
 def noted(measured: Measurement, **notes: Json) -> Measurement:
-    """With these notes among its conditions, where they say something."""
+    """The measurement with these notes among its conditions, except empty ones."""
     kept = {k: v for k, v in notes.items() if v}
     return replace(measured, conditions={**measured.conditions, **kept}) if kept else measured
 
 
 def noise(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why times that one contender had under these conditions say nothing, in words.
+    """Why a contender's times under these conditions are meaningless, in words.
 
-    Where it is known how long threads waited for a core, that decides: what others do on cores that we do not need
-    disturbs little. Who takes turns sleeps between them, and there the load decides.
+    If it is known how long threads waited for a core, that decides: load on cores that we do not need disturbs little.
+    In interleaved runs threads sleep between runs, and there the load decides.
     """
     waited = [row["waited_share"] for row in rows if row.get("waited_share") is not None]
     if waited and (share := sum(waited) / len(waited)) > WAITED:
@@ -96,7 +96,7 @@ def noise(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def disturbance(seconds: float = 0.3) -> str | None:
-    """What disturbs this machine now, as a sentence. Nothing of ours may run while it watches."""
+    """What disturbs this machine now, in words. None of our own processes may run meanwhile."""
     before = read(time.process_time(), 0)
     time.sleep(seconds)
     return contaminated(before, read(time.process_time(), 0))
@@ -135,26 +135,26 @@ def _cpu_times() -> tuple[float, float]:
 
 
 def _throttled() -> float:
-    """Seconds for which the limit of a container has held our threads back so far."""
+    """Seconds for which a container's limit has stopped our threads so far."""
     file = _container()
     words = ((_text(file) if file else None) or "").split()
     rows = dict(zip(words[::2], words[1::2], strict=False))
-    # The second generation of control groups counts microseconds, the first nanoseconds.
+    # Control groups v2 count microseconds, v1 nanoseconds.
     return int(rows.get("throttled_usec", 0)) * 1e-6 + int(rows.get("throttled_time", 0)) * 1e-9
 
 
 @cache
 def _container() -> Path | None:
-    """The file in which the system counts that."""
+    """The file with the statistics of a container's limit."""
     groups = [line.split(":", 2) for line in (_text(_OWN_GROUP) or "").splitlines()]
     places = [f"{kinds}{path}" for _, kinds, path in groups if kinds == "" or "cpu" in kinds.split(",")]
     candidates = [_GROUPS / place.lstrip("/") / "cpu.stat" for place in places]
-    candidates += [_GROUPS / "cpu.stat", _GROUPS / "cpu" / "cpu.stat"]  # within the container's own namespace
+    candidates += [_GROUPS / "cpu.stat", _GROUPS / "cpu" / "cpu.stat"]  # inside the container's own namespace
     return next((file for file in candidates if "throttled" in (_text(file) or "")), None)
 
 
 def _mhz() -> float | None:
-    """The mean present clock of our cores, where the kernel tells."""
+    """The mean current clock frequency of our cores, if the kernel reports it."""
     clocks = []
     for core in sorted(_cores())[:8]:
         text = _text(_CPUS / f"cpu{core}" / "cpufreq" / "scaling_cur_freq")
@@ -168,7 +168,7 @@ def _governor() -> str | None:
 
 
 def _celsius() -> float | None:
-    """The hottest sensor."""
+    """The temperature of the hottest sensor."""
     readings = [_text(p) for p in Path("/sys/class/thermal").glob("thermal_zone*/temp")]
     values = [int(r) / 1000.0 for r in readings if r and r.lstrip("-").isdigit()]
     return max(values) if values else None

@@ -28,24 +28,24 @@ from deepgen.run.measure.harness import Harness, StepKind, Steps
 from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
-_AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
-# Of inputs that are compared after every run, and after every timed one too: comparing takes as long as a quick kernel
-# does. Larger ones are rewritten for each contender.
+_AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: warming up, timed, and its most runs
+# Input sizes up to which they are compared after every run, and after timed runs too: comparing takes as long as a
+# quick kernel. Larger inputs are rewritten for each contender.
 _COMPARED_BYTES, _COMPARED_IF_TIMED = 32 << 20, 1 << 20
-_LOADING = "deepgen.run.call.loaded"  # by its name: it does not travel in bundles, whose users call nothing
-_STAGES = 4  # runs as long as one may take that a burst has room for
+_LOADING = "deepgen.run.call.loaded"  # imported by name: bundles do not contain it, as nobody calls kernels there
+_STAGES = 4  # time limit of a burst, in units of a run's limit
 
 
 @dataclass
 class CpuSurroundings(Surroundings):
-    """What all entrants of a CPU's worker share."""
+    """The state shared by all entrants of a CPU's worker."""
 
     harness: Harness
     threads: Threads
 
 
 class CpuEntrant(Entrant):
-    """Timed by the system's clock, in this process."""
+    """Timed with the system's clock, in this process."""
 
     bench: Bench
 
@@ -53,13 +53,13 @@ class CpuEntrant(Entrant):
         super().__init__(bench, who, run_limit)
         self.around = around
         self.baseline = False
-        self._timing: bool | None = None  # whether guards are as timed runs find them
-        self.waits = Waits(0.0, 0.0)  # of all bursts
+        self._timing: bool | None = None  # whether guard pages are set for timed runs
+        self.waits = Waits(0.0, 0.0)  # over all bursts
         self._keep: Callable[[Any], object] | None = None
-        self._packed: Callable[[], Sequence[tuple[int, int]]] = tuple  # what a baseline has made of weights
+        self._packed: Callable[[], Sequence[tuple[int, int]]] = tuple  # memory of a baseline's packed weights
         self._native: NativeKernel | None = None
-        self._workspaces: dict[str, Guarded] = {}  # by the names that the launch plan gives them
-        self._scratch: list[Guarded] = []  # those that the preparation leaves nothing in
+        self._workspaces: dict[str, Guarded] = {}  # by their names in the launch plan
+        self._scratch: list[Guarded] = []  # those in which the preparation leaves no data
 
     def load(self, kernel: Kernel, binary: str) -> None:
         scalars = self.bench.operator.scalars()
@@ -77,7 +77,7 @@ class CpuEntrant(Entrant):
         self._run = bound.run
 
     def call(self, kernel: Kernel, binary: str) -> None:
-        """Load it a second time, as users do, and have runs be calls from Python."""
+        """Load it a second time, as users do, and let runs be calls from Python."""
         operator, arrays = self.bench.operator, self.bench.arrays
         outputs = [arrays[tensor.name] for tensor in operator.tensors() if tensor.role == OUTPUT]
         loaded = import_module(_LOADING).load(kernel, operator, self.around.task.target, Path(binary))
@@ -86,11 +86,11 @@ class CpuEntrant(Entrant):
         self._run = partial(loaded, *inputs, out=out)
 
     def take(self, run: Callable[[], Any], keep: Callable[[Any], object] | None) -> None:
-        """A baseline's call. `keep` copies its new result to the output, where it gives one."""
+        """Set a baseline's call. `keep` copies its new result to the output, if it returns one."""
         self._run, self._keep = run, keep
 
     def take_packed(self, run: PackedAhead) -> None:
-        """One whose weights are packed ahead, as a kernel's own are."""
+        """Set a baseline whose weights are packed ahead, like a kernel's own."""
         self.take(run.call, run.keep)
         self._prepare, self._packed = run.pack, run.places
         self._use_sets(run.constant)
@@ -111,8 +111,8 @@ class CpuEntrant(Entrant):
         self.bench.look_at_inputs()
 
     def timed(self) -> float:
-        """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
-        what rewriting left in the caches is not what is timed."""
+        """Time a run on other inputs than the previous one. If caches are to be warm, an untimed run precedes it, so
+        that the effect of rewriting inputs on the caches is not timed."""
         self._guard(timing=True)
         self._ready()
         run = self._run
@@ -125,7 +125,7 @@ class CpuEntrant(Entrant):
         return (ended - started) * 1e-9
 
     def burst(self) -> float:
-        """As users call it: threads are awake and caches warm, whatever the policy asks for in turns."""
+        """As users call it: with threads awake and caches warm, whatever the policy is for interleaved runs."""
         around, run = self.around, as_spelled(self._run)
         self._guard(timing=True)
         self._next_inputs()
@@ -144,7 +144,7 @@ class CpuEntrant(Entrant):
             seconds = (time.perf_counter() - started) / count
             self.waits += around.threads.waits() - first
         self._ended(result)
-        if self.bench.accumulates:  # what it read was its own result
+        if self.bench.accumulates:  # it read its own result as input
             self._run_once(WorkerStage.VERIFY)
         self._check()
         return seconds
@@ -166,7 +166,7 @@ class CpuEntrant(Entrant):
             return at_once(lanes, self.around.task.policy.calls_seconds)
 
     def _lane(self, place: int, native: NativeKernel) -> Callable[[], str | None]:
-        """Calls of one thread: memory of its own, and inputs that are not those of the next one."""
+        """Calls of one thread: with memory of its own, and other inputs than the next thread's."""
         bench, operator = self.bench, self.bench.operator
         chosen = self._sets[place % len(self._sets)]
         arrays = {t.name: np.empty(t.shape, t.dtype.numpy()) for t in operator.tensors()}
@@ -180,7 +180,7 @@ class CpuEntrant(Entrant):
 
         def call() -> str | None:
             carry_out(before)
-            bound.run()  # it keeps the workspaces
+            bound.run()  # the closure keeps the workspaces alive
             return bench.flaw(chosen, arrays)
 
         return call
@@ -191,7 +191,7 @@ class CpuEntrant(Entrant):
             workspace.close()
 
     def _ready(self) -> None:
-        """Everything that comes before a timed run."""
+        """Everything to do before a timed run."""
         around = self.around
         if around.task.policy.cold:
             self._next_inputs()
@@ -221,7 +221,7 @@ class CpuEntrant(Entrant):
         self._ended(result)
 
     def _ended(self, result: Any) -> None:
-        """After a run, which may have made a new result."""
+        """Called after a run, which may have returned a new result."""
         if self._keep is not None:
             self._keep(result)
 
@@ -252,9 +252,9 @@ class CpuEntrant(Entrant):
 
     @cached_property
     def _cold(self) -> Steps:
-        """What a cold run must read from memory: tensors, and data prepared from them ahead of time.
+        """The memory that a cold run must read from DRAM: tensors, and data prepared from them.
 
-        Scratch memory stays as the last run left it, because a baseline's, which nobody can flush, does too.
+        Scratch memory keeps its cache state from the last run, because a baseline's cannot be flushed either.
         """
         scratch = {id(buffer) for buffer in self._scratch}
         return Steps((StepKind.FLUSH, b.start, 0, b.bytes) for b in self._buffers() if id(b) not in scratch)
@@ -264,7 +264,7 @@ class CpuEntrant(Entrant):
         return Steps(step for buffer in self._buffers() for step in buffer.intact())
 
     def _guard(self, *, timing: bool) -> None:
-        """When a kernel is verified, not one byte outside may be read."""
+        """Set guards: while a kernel is verified, no byte outside its tensors may be read."""
         if timing is not self._timing:
             self._timing = timing
             for buffer in self._buffers():
@@ -286,7 +286,7 @@ class CpuEntrant(Entrant):
 def _refills(
     tensors: Sequence[Tensor], arrays: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> Iterator[tuple[StepKind, int, int, int]]:
-    """What comes before a run on these arrays: results are poisoned, and what is read and written is restored."""
+    """The steps before a run on these arrays: poison results, and restore tensors that are read and written."""
     for tensor in tensors:
         array = arrays[tensor.name]
         if tensor.role == "inout":
@@ -296,7 +296,7 @@ def _refills(
 
 
 def as_spelled(run: Callable[[], Any]) -> Callable[[int], Any]:
-    """Takes how often, and gives the last result."""
+    """A function that takes a number of runs and returns the last result, without unpacking if possible."""
     if isinstance(run, partial) and {*run.keywords} == {"out"} and len(run.args) in _SPELLED:
         return partial(_SPELLED[len(run.args)], run.func, run.keywords["out"], *run.args)
     return partial(_plain, run)

@@ -1,6 +1,6 @@
-"""Endurance tests: many calls of a kernel, also from several threads, show what a short trial does not.
+"""Endurance tests: many calls of a kernel, also from several threads, find faults that a short trial does not.
 
-Each result is compared. What grows with the calls is counted: open files, threads, memory.
+Each result is compared, and resources that may grow with the calls are counted: open files, threads, memory.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Calls at most. A policy's `calls_seconds` limits them too: of this thread's own time, which others do not shorten.
+# Most calls. A policy's `calls_seconds` limits them too, in CPU time of this thread, so that load matters less.
 CALLS = 2000
 FEWEST = 8
-LANES, LANE_CALLS = 4, 2000  # threads that call at once; calls of each
-WORN_CALLS, WORN_SHARE = 1000, 0.25  # of each contender before it is timed in a race; of the seconds
-_PATIENCE = 4.0  # times as many seconds by the clock on the wall
-_EVERY = 64  # calls between two counts; the first count is after so many
-_FEW = 8  # files or threads: as many may be opened by and by
-_A_CALL = 8  # calls for which one more is a leak
-_LEAK, _LEAST_LEAK = 2 << 10, 2 << 20  # bytes of a call, and in all
-_ZEROS = 1 << 16  # bytes of the C library's memory that is zero at first; what lies behind it is somebody else's
-_ON_EXIT = 4  # what the C library marks a handler with that takes an argument
+LANES, LANE_CALLS = 4, 2000  # concurrent threads; calls of each
+WORN_CALLS, WORN_SHARE = 1000, 0.25  # of each contender before it is timed in a race; share of `calls_seconds`
+_PATIENCE = 4.0  # factor on the seconds for the limit in wall-clock time
+_EVERY = 64  # calls between counts, and before the first
+_FEW = 8  # files or threads that may be opened in the course of calls
+_A_CALL = 8  # one more per this many calls is a leak
+_LEAK, _LEAST_LEAK = 2 << 10, 2 << 20  # bytes per call, and in total
+_ZEROS = 1 << 16  # bytes of zero-initialised memory of the C library; memory beyond may belong to others
+_ON_EXIT = 4  # the C library's mark of an exit handler with an argument
 
 
 @dataclass(frozen=True)
 class Held:
-    """What this process holds now."""
+    """The resources that this process holds now."""
 
     files: int
     threads: int
@@ -45,7 +45,7 @@ def held() -> Held:
 
 @dataclass
 class Growth:
-    """Counts between calls."""
+    """Counts of resources between calls."""
 
     counts: list[Held] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Growth:
 
 
 def repeated(call: Callable[[], object], seconds: float, most: int = CALLS) -> str | None:
-    """Call it again and again. What grows, in words; None: nothing does."""
+    """Call it repeatedly. Returns which resource grows, in words; None if there is none."""
     growth = Growth()
     ends, latest = time.thread_time() + seconds, time.monotonic() + _PATIENCE * seconds
     for number in range(1, most + 1):
@@ -77,7 +77,7 @@ def repeated(call: Callable[[], object], seconds: float, most: int = CALLS) -> s
 
 
 def at_once(lanes: Sequence[Callable[[], str | None]], seconds: float) -> str | None:
-    """Calls from threads of their own, each as often as time allows; the first that says what is wrong."""
+    """Call from separate threads, each as often as time allows. Returns the first error, in words."""
     wrong: list[str] = []
     errors: list[BaseException] = []
     start = threading.Barrier(len(lanes))
@@ -107,10 +107,10 @@ def at_once(lanes: Sequence[Callable[[], str | None]], seconds: float) -> str | 
 
 
 def exit_handlers(library: str) -> int:
-    """How many functions of a loaded library the C library has on its first list of what to call at the end.
+    """The number of a loaded library's functions in the C library's first list of exit handlers.
 
-    A record there is a mark, the function in disguise, its argument and an address in the library that asked for it.
-    Destructors of C++ have an argument; `atexit` has none.
+    A record in that list is a mark, the mangled function pointer, its argument and an address in the registering
+    library. Destructors of C++ have an argument; `atexit` has none.
     """
     places = [_mapped(line) for line in Path("/proc/self/maps").read_text().splitlines()]
     own = [(low, high) for low, high, _, path in places if path == library]
@@ -122,7 +122,7 @@ def exit_handlers(library: str) -> int:
         if not rights.startswith("rw") or "/libc" not in path:
             continue
         after = places[place + 1] if place + 1 < len(places) else (0, 0, "", "")
-        follows = after[0] == high and not after[3] and after[2].startswith("rw")  # what is zero at first
+        follows = after[0] == high and not after[3] and after[2].startswith("rw")  # the zero-initialised data
         end = min(after[1], high + _ZEROS) if follows else high
         words = (ctypes.c_uint64 * ((end - low) // 8)).from_address(low)
         count += _records(words, lowest, highest)
@@ -130,7 +130,7 @@ def exit_handlers(library: str) -> int:
 
 
 def _records(words: Sequence[int] | ctypes.Array[ctypes.c_uint64], lowest: int, highest: int) -> int:
-    """A function in disguise is never zero: so no list of what to call around a fork looks like one."""
+    """Count the matching records. A mangled pointer is never zero, so a list of fork handlers does not match."""
     return sum(
         lowest <= words[i + 3] < highest and words[i + 2] == 0 and words[i + 1] != 0
         for i in range(len(words) - 3)
@@ -139,7 +139,7 @@ def _records(words: Sequence[int] | ctypes.Array[ctypes.c_uint64], lowest: int, 
 
 
 def _mapped(line: str) -> tuple[int, int, str, str]:
-    """One line of the process's map: from, to, rights, file."""
+    """One line of the process's memory map: start, end, access rights, file."""
     around, rights, _, _, _, *path = line.split(maxsplit=5)
     low, high = (int(end, 16) for end in around.split("-"))
     return low, high, rights, path[0] if path else ""

@@ -18,41 +18,41 @@ from deepgen.run.measure.channel import Pulse, WorkerStage
 from deepgen.run.measure.endurance import repeated
 from deepgen.vocabulary import Kernel, LaunchPlan, Verdict
 
-ROUGH = 30.0  # times the tolerance: a baseline that errs no more than that is timed, and said to be less accurate
-GARBAGE = 0xFF  # fresh memory may be zero here, but not in a user's process: no kernel may count on it
+ROUGH = 30.0  # times the tolerance: a baseline with at most this error is timed, and reported as less accurate
+GARBAGE = 0xFF  # fresh memory may be zero here but not in a user's process, so no kernel may rely on it
 
 
 @dataclass
 class Surroundings:
-    """What all entrants of one worker share."""
+    """The state shared by all entrants of a worker."""
 
     task: Task
     pulse: Pulse
 
     @cached_property
     def own_seconds(self) -> float:
-        """Asked for after every run, and an operator may take a while to count its work."""
+        """Cached, as it is used after every run, and counting an operator's work may take a while."""
         return limits.own_seconds(self.task)
 
 
 class Entrant(ABC):
-    """One contender. `who` is its place in the request, so that a crash can be attributed to it."""
+    """One contender. `who` is its index in the request, to which a crash is attributed."""
 
     def __init__(self, bench: Any, who: int, run_limit: float) -> None:
         """`bench`: a Bench or a GpuBench."""
         self.bench, self.who, self.run_limit = bench, who, run_limit
         self.error = 0.0
-        self.leeway = 1.0  # times the tolerance that it may err
-        self.form = ""  # of a baseline that computes it in another way than its library would by itself, in words
+        self.leeway = 1.0  # allowed error, as a multiple of the tolerance
+        self.form = ""  # for a baseline that computes it in another form than its library does by default, in words
         self.verifying = WorkerStage.VERIFY
         self.calls = 0
         self.reproducible = True
-        self.changing = False  # whether a run on nearly the same inputs comes before each one that is verified
+        self.changing = False  # whether a run on nearly equal inputs precedes each verified one
         self._prepare: Callable[[], object] | None = None
         self._run: Callable[[], Any] = lambda: None
-        self._prepared: Any = None  # the set of inputs that the preparation was given
-        self._current = -1  # which of the sets the inputs are of
-        self._answers: dict[int, Any] = {}  # to each of them, the first
+        self._prepared: Any = None  # the set of inputs that was prepared
+        self._current = -1  # index of the current set of inputs
+        self._answers: dict[int, Any] = {}  # the first answers to each set
         self._use_sets(frozenset())
 
     @abstractmethod
@@ -64,50 +64,50 @@ class Entrant(ABC):
         """Seconds of one run, which is checked like the first."""
 
     def burst(self) -> float:
-        """Seconds of a run among others of its own that follow each other at once, where a device has that."""
+        """Seconds of a run among consecutive ones of its own, if the device supports it."""
         return self.timed()
 
     @abstractmethod
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
-        """One run under the conditions of a timed one, with something called right before it and right after."""
+        """One run under the conditions of a timed one, calling `begin` right before and `end` right after it."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
     def _stage(self, stage: WorkerStage, limit: float | None = None) -> AbstractContextManager[None]:
-        """Code of the contender runs: it must end in time, that of one run by default."""
+        """A stage in which the contender's code runs; it has a time limit, by default that of one run."""
 
     @abstractmethod
     def _run_once(self, stage: WorkerStage, *, prepare: bool = False, reset: bool = True) -> None:
-        """Spoil the outputs and run to the end, after the preparation where that is asked for."""
+        """Poison the outputs and run to completion, after the preparation if requested."""
 
     @abstractmethod
     def _spoil_scratch(self) -> None:
-        """Fill memory that holds nothing from run to run with garbage."""
+        """Fill memory that keeps no data between runs with garbage."""
 
     @abstractmethod
     def _look_for_damage(self) -> None:
-        """Raises Rejected where something was written outside tensors and workspaces."""
+        """Raises Rejected if something was written outside tensors and workspaces."""
 
     @abstractmethod
     def _look_after_run(self) -> None:
-        """The quick look after every run."""
+        """The quick check after every run."""
 
     @abstractmethod
     def _judged(self) -> tuple[float, Any]:
-        """The error of the outputs and what the bench compares later outputs with. Raises Rejected."""
+        """The error of the outputs, and what later outputs are compared with. Raises Rejected."""
 
     @abstractmethod
     def _kept(self, error: float) -> Any:
-        """What the bench compares later outputs with, of outputs that err as much as that."""
+        """The reference for later outputs, from outputs with this error."""
 
     def expect(self, plan: LaunchPlan) -> None:
-        """Prepare the alternating inputs for a kernel with this plan."""
+        """Select the alternating inputs for a kernel with this plan."""
         self._use_sets(plans.constant(plan))
 
     def answer(self) -> None:
-        """Give the answers that others are compared with: this one is not compared with any."""
+        """Provide the answers that others are compared with; this kernel itself is not compared."""
         for chosen in self.bench.unanswered:
             self.bench.use(chosen)
             self._run_once(WorkerStage.JUDGE, prepare=True)
@@ -128,14 +128,14 @@ class Entrant(ABC):
         self._verify()
 
     def wear(self, calls: int, seconds: float) -> str | None:
-        """Run it so often, or for so long, and look at nothing but what grows."""
+        """Run it this often, or for this long, and check only for growing resources."""
         self._next_inputs()
         reset = any(tensor.role == INOUT for tensor in self.bench.operator.tensors())  # or its results would grow
         return repeated(lambda: self._run_once(WorkerStage.TIME, reset=reset), seconds, calls)
 
     def at_once(self) -> str | None:
-        """Called from several threads on memory of its own each: what is wrong then. Raises Rejected where a device
-        has no such calls."""
+        """Call it from several threads, each with memory of its own. Returns what is wrong. Raises Rejected if the
+        device does not support such calls."""
         raise Rejected(Verdict.REFUSED, "not called from several threads here")
 
     def _use_sets(self, constant: frozenset[str]) -> None:
@@ -153,7 +153,7 @@ class Entrant(ABC):
         self._check()
 
     def _next_inputs(self) -> None:
-        """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
+        """Switch to the next set of inputs at the same addresses, and prepare again if its constant inputs changed."""
         self._current = (self._current + 1) % len(self._sets)
         chosen, before = self._sets[self._current], self._prepared
         self.bench.use(chosen)
@@ -184,7 +184,7 @@ class Entrant(ABC):
         self._answers.setdefault(self._current, answer)
 
     def _since(self) -> str:
-        """What may explain a wrong result on these inputs."""
+        """A possible explanation of a wrong result on these inputs."""
         if any(self.bench.same_as(answer) for place, answer in self._answers.items() if place != self._current):
             return STALE
         return "" if self._current in self._answers else REWRITTEN

@@ -1,6 +1,6 @@
 """The operator's tensors on a device, filled from a seed, with the correct result.
 
-The result comes from the operator's reference kernel, once numpy has checked some of its elements, or from numpy.
+The result comes from the operator's reference kernel, after numpy has checked some of its elements, or from numpy.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _WANT_BYTES = 8
 
 @dataclass(frozen=True)
 class DeviceSet:
-    """Inputs, the correct answers to them, and a contender's own once they were found correct."""
+    """Inputs, the correct answers, and a contender's own outputs once they were found correct."""
 
     inputs: Mapping[str, DeviceBuffer]
-    right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference
-    scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and its scale: one number, or one an element
+    right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference results
+    scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and their scales: one number, or one per element
     kept: dict[str, DeviceBuffer] = field(default_factory=dict)
 
 
 class GpuBench:
-    """Inputs that kernels must leave as they are, outputs that hold poison or old results before a run."""
+    """Device tensors: inputs that kernels must not change, and outputs that hold poison or old results before a run."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GpuBench:
         on_device: DeviceReference | None = None,
     ) -> None:
         self.operator, self._driver, self._checks = operator, driver, checks
-        self._on_device = None if probe == DENORMALS else on_device  # which would allow for flushing
+        self._on_device = None if probe == DENORMALS else on_device  # it would tolerate flushing
         self._seed, self._probe, self._scratch = seed, probe, scratch
         self._owned: list[DeviceBuffer] = []
         self.buffers = {t.name: self._new(t.name, t.bytes) for t in operator.tensors()}
@@ -76,9 +76,9 @@ class GpuBench:
         self._runs = 0
         self._placement = Placement.LINES
         self._present: DeviceSet | None = None
-        self._last: DeviceSet | None = None  # that of the run before
+        self._last: DeviceSet | None = None  # of the previous run
         self._disturbed: list[str] = []
-        self.reference = "device" if on_device else "host"  # who computed it, and why
+        self.reference = "device" if on_device else "host"  # where it was computed, and why
         self._sets = [
             self._filled(self._placed(inputs), inputs, answers)
             for inputs, answers in handed.arrays(operator, seed, probe, scratch)
@@ -98,7 +98,7 @@ class GpuBench:
         return self._filled({**second.inputs, **{name: first.inputs[name] for name in constant}}, *mixed)
 
     def use(self, chosen: DeviceSet) -> None:
-        """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
+        """Copy the inputs that differ in this set, in place. Tensors that are read and written follow in `reset`."""
         present = self._present
         for name, held in chosen.inputs.items():
             if present is None or present.inputs[name] is not held:
@@ -106,7 +106,7 @@ class GpuBench:
         self._present = chosen
 
     def disturb(self, constant: frozenset[str], seed: int) -> bool:
-        """Change a few elements of the inputs in place, until `settle`. Whether there was one to change."""
+        """Change a few elements of the inputs in place, until `settle`. Returns whether any could be changed."""
         for tensor in (changed := [t for t in self._read if t.name in self.operator.changeable() - constant]):
             values = self.buffers[tensor.name].get(tensor.empty()).reshape(-1)
             places, other = few_places(values.size, seed)
@@ -116,13 +116,13 @@ class GpuBench:
         return bool(changed)
 
     def settle(self) -> None:
-        """What was disturbed is as it was."""
+        """Restore what `disturb` changed."""
         for name, held in ((name, self._now.inputs[name]) for name in self._disturbed):
             self._driver.copy(self.buffers[name].start, held.start, held.bytes)
 
     def place(self, placed: Placement) -> None:
-        """Where the tensors of the next contender lie: as an allocator gives them, or aligned as promised only."""
-        if placed is Placement.TIGHT:  # a device has no guards to lie close to
+        """Place the next contender's tensors: aligned as by an allocator, or only as much as promised."""
+        if placed is Placement.TIGHT:  # a device has no guard pages to place tensors against
             placed = Placement.LINES
         if placed is self._placement:
             return
@@ -135,7 +135,7 @@ class GpuBench:
         self.use(chosen)
 
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, DeviceBuffer]:
-        """Inputs in device memory that no kernel gets."""
+        """Copy inputs to device memory that no kernel gets."""
         placed = {name: self._new(name, array.nbytes) for name, array in inputs.items()}
         for name, buffer in placed.items():
             buffer.put(inputs[name])
@@ -147,7 +147,7 @@ class GpuBench:
         inputs: Mapping[str, Array],
         answers: Callable[[], Mapping[str, Answer]],
     ) -> DeviceSet:
-        """A set of inputs with its answers: from the device if it can be trusted, otherwise from the host."""
+        """A set of inputs with its answers: from the device if they can be trusted, otherwise from the host."""
         filled = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
         why = self._from_device(filled, inputs)
         if why is not None:
@@ -160,18 +160,18 @@ class GpuBench:
 
     @property
     def unanswered(self) -> list[DeviceSet]:
-        """The sets whose answers another kernel is to give."""
+        """The sets whose answers come from another kernel."""
         return [one for one in self._sets if not one.right]
 
     def take(self, chosen: DeviceSet) -> None:
-        """Take the outputs as they are for the answers to a set of inputs."""
+        """Use the current outputs as the answers to a set of inputs."""
         stored = {t.name: self.buffers[t.name].get(t.empty()) for t in self.outputs}
         self._from_host(chosen, {name: self.operator.answer_of(name, array) for name, array in stored.items()})
         self.reference = "kernel"
         self._driver.synchronize()
 
     def _from_device(self, filled: DeviceSet, inputs: Mapping[str, Array]) -> str | None:
-        """Have the device compute the reference. Returns why that cannot be trusted, if it cannot."""
+        """Compute the reference on the device. Returns None if it can be trusted, otherwise why not (or "")."""
         on_device = self._on_device
         if on_device is None:
             return ""
@@ -232,11 +232,11 @@ class GpuBench:
         return {t.name: DeviceTensor(self.buffers[t.name].start, t.shape, t.dtype) for t in self.operator.tensors()}
 
     def begin(self) -> None:
-        """Another contender comes."""
+        """Prepare for another contender."""
         self._runs = 0
 
     def reset(self) -> None:
-        """Before each run: spoil the outputs or leave old results there, restore what is read and written."""
+        """Before each run: poison the outputs or keep old results in them; restore what is read and written."""
         self._runs += 1
         old = holds_old_data(self._runs) and self._last is not None and self._last is not self._now
         self._last = self._now
@@ -252,7 +252,7 @@ class GpuBench:
             self._driver.fill(buffer.start, self._poison[tensor.name], tensor.bytes)
 
     def judge(self) -> float:
-        """The largest error of the outputs as a share of the tolerance, when all are correct."""
+        """The largest error of the outputs as a share of the tolerance, if all are correct."""
         worst = 0.0
         for tensor in self._judged:
             tolerance = self.operator.tolerance_on(tensor.name, self._probe)
@@ -263,7 +263,7 @@ class GpuBench:
         return worst
 
     def _judged_part(self, tensor: Tensor, tolerance: Tolerance, first: int, last: int) -> CheckResult:
-        """Of an output's elements, some that follow each other."""
+        """Check a contiguous part of an output's elements."""
         right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
         each = scale.bytes > (size := _kinds(tensor)[1].itemsize)
         return self._checks.judge(
@@ -277,12 +277,12 @@ class GpuBench:
         )
 
     def keep(self) -> None:
-        """Remember the outputs as they are: they were found right."""
+        """Store the current outputs, which were found correct."""
         for tensor in self._judged:
             self._driver.copy(self._now.kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
 
     def unchanged(self, of: DeviceSet) -> bool:
-        """Whether the inputs are as they were and the outputs those that were found right: one look at all."""
+        """Whether inputs are unchanged and outputs equal those found correct, in a single check."""
         pairs = [(self.buffers[t.name].start, of.kept[t.name].start, t.bytes) for t in self._judged]
         held = self._now.inputs
         pairs += [(self.buffers[t.name].start, held[t.name].start, t.bytes) for t in self._read]
@@ -294,7 +294,7 @@ class GpuBench:
         )
 
     def look_at_inputs(self) -> None:
-        """They must be as they were; after a run and before they are rewritten."""
+        """Check after a run, before inputs are rewritten, that they are unchanged."""
         for tensor in self._read:
             buffer, held = self.buffers[tensor.name], self._now.inputs[tensor.name]
             changed = self._checks.differ(buffer.start, held.start, tensor.bytes)
@@ -303,7 +303,7 @@ class GpuBench:
                 raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {changed.place})")
 
     def look_for_damage(self) -> None:
-        """Nothing may be written outside any tensor."""
+        """Check that nothing was written outside the tensors."""
         for buffer in self.buffers.values():
             if damage := self._checks.damage(buffer):
                 raise Rejected(Verdict.WRONG, damage)
@@ -319,7 +319,7 @@ class GpuBench:
         return self._present
 
     def _explain(self, tensor: Tensor, tolerance: Tolerance, result: CheckResult) -> None:
-        """What is wrong with the first wrong element: it alone is fetched. The host's check decides."""
+        """Describe the first wrong element, which alone is copied to the host. The host's check decides."""
         first, last = 0, _size(tensor.shape)
         while last - first > 1:
             middle = (first + last) // 2
@@ -347,7 +347,7 @@ class GpuBench:
 
 
 def _kinds(tensor: Tensor) -> tuple[Any, Any]:
-    """Of an output's reference and of its scales."""
+    """The formats of an output's reference and of its scales."""
     return np.dtype(np.int64 if tensor.dtype.integer else np.float64), scale_format(tensor.dtype).numpy()
 
 
@@ -356,7 +356,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 class DeviceReference:
-    """The reference kernels of an operator, of which each serves some of its shapes."""
+    """The reference kernels of an operator, each for some of its shapes."""
 
     def __init__(self, driver: Driver, helpers: Sequence[Helper], language: str) -> None:
         self._driver, self._language = driver, language
@@ -364,7 +364,7 @@ class DeviceReference:
         self._loaded: dict[str, GpuKernel] = {}
 
     def kernel(self, operator: Operator) -> GpuKernel | None:
-        """That of an operator's shape, loaded; None where there is none."""
+        """The loaded reference kernel for an operator's shape; None if there is none."""
         own = operator.reference_kernel(self._language)
         if own is None or own.name not in self._helpers:
             return None
@@ -373,7 +373,7 @@ class DeviceReference:
         return self._loaded[own.id]
 
     def run(self, kernel: GpuKernel, operator: Operator, addresses: Mapping[str, int]) -> None:
-        """`addresses`: of the operator's tensors, and of what is to be written."""
+        """`addresses` are those of the operator's tensors and of the results to write."""
         spaces: list[DeviceBuffer] = []
 
         def allocate(arg: WorkspaceArg, size: int) -> int:
@@ -395,6 +395,6 @@ class DeviceReference:
 
 
 def _scaled(kernel: GpuKernel) -> set[str]:
-    """The outputs of which a reference kernel gives every element a scale of its own."""
+    """The outputs for which a reference kernel computes a scale per element."""
     names = {arg.tensor for step in kernel.kernel.plan.steps for arg in step.args if isinstance(arg, TensorArg)}
     return {name[len("scale_") :] for name in names if name.startswith("scale_")}

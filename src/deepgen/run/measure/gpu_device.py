@@ -1,13 +1,13 @@
-"""A GPU as the worker uses it: memory between canaries, our own kernels that check results, the queue and its clock.
+"""A GPU as the worker uses it: memory between canaries, our kernels that check results, the queue and its clock.
 
-The state when the timing of a run begins is the same for kernels and baselines:
+At the start of a timed run the state is the same for kernels and baselines:
 
 - Caches are cold and clean: a buffer larger than the last-level cache was read. Filling it instead would leave lines
   that are written back while the run is timed, which costs a short run up to 20%.
-- The queue is full: all of a run is enqueued while the device is still held up by a kernel of ours, so the device never
-  waits for the host, and what a launch sends along, such as large arguments, has arrived. This is what a run finds in a
-  CUDA graph or behind other work. The start event tells whether the host was quick enough: if the device has come to
-  it before the last launch was enqueued, the device is held up for longer and the sample taken again.
+- The queue is full: the whole run is enqueued while a kernel of ours still holds the device, so the device never
+  waits for the host, and data sent with a launch, such as large arguments, has arrived. A run finds the same state in a
+  CUDA graph or behind other work. The start event shows whether the host was fast enough: if the device has reached
+  it before the last launch was enqueued, the device is held for longer and the sample is taken again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from deepgen.operators.compare import floor, largest
 from deepgen.targets.gpu_driver import Driver, DriverLaunch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 
-GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so a write there is found afterwards
+GUARD = 1 << 20  # bytes on each side; without guard pages on a device, writes there are detected afterwards
 CANARY = 0xC5
-_ALIGN = 256  # what every allocator of device memory gives
+_ALIGN = 256  # the alignment of every device allocator
 
 
 @dataclass(frozen=True)
 class DeviceTensor:
-    """A tensor in device memory as frameworks take it, through the CUDA array interface."""
+    """A tensor in device memory, which frameworks accept through the CUDA array interface."""
 
     address: int
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class DeviceTensor:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape,
-            "typestr": self.dtype.numpy().str,  # formats that numpy lacks come as the integers that store them
+            "typestr": self.dtype.numpy().str,  # formats that numpy lacks are shown as their storage integers
             "data": (self.address, False),
             "strides": None,
             "version": 3,
@@ -60,7 +60,7 @@ class DeviceBuffer:
         self.place(0)
 
     def place(self, off: int) -> None:
-        """Begin so many bytes later than an allocation does. What it held is lost."""
+        """Shift the buffer's start by this many bytes from an allocation's alignment. Its content is lost."""
         self.start = self._base + GUARD + off
         past = self.start + self.bytes
         self.guards = ((self._base, GUARD + off), (past, self._base + self._whole - past))
@@ -80,7 +80,7 @@ class DeviceBuffer:
         return out
 
     def some(self, places: Array, dtype: np.dtype[Any]) -> Array:
-        """A few elements of what lies here as one row of that type."""
+        """A few elements of the buffer, taken as a row of this type."""
         out = np.empty(len(places), dtype)
         for i, place in enumerate(places.tolist()):
             self._driver.to_host(out[i:].ctypes.data, self.start + place * dtype.itemsize, dtype.itemsize)
@@ -94,12 +94,12 @@ _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5,
 _BLOCKS, _THREADS = 1024, 256
 _RESULT = struct.Struct("<QQ")
 _ENTRIES = ("dg_judge", "dg_differ", "dg_read", "dg_hold", "dg_nothing")
-_MOST_PAIRS = 100  # launches that are kept: making one takes longer than it runs
-_NEVER = 1  # what the words of memory that holds zeros do not combine to
+_MOST_PAIRS = 100  # cached launches: creating one takes longer than running it
+_NEVER = 1  # a value that words of zeros cannot combine to
 
 
 def source(language: str) -> Kernel:
-    """The kernels as something that deepgen.toolchains builds and caches like any other."""
+    """The checking kernels, in the form that deepgen.toolchains builds and caches."""
     text = (resources.files("deepgen.run.measure") / "gpu_harness.cu").read_text()
     steps = tuple(Step(entry, (), block=(_THREADS, 1, 1)) for entry in _ENTRIES)
     return Kernel("measuring_harness", language, (Source("gpu_harness.cu", text),), (), LaunchPlan(steps))
@@ -111,25 +111,25 @@ def can_judge(dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How many elements or words are off, and what goes with that."""
+    """The number of wrong elements or words, and a detail of them."""
 
     count: int
     detail: int
 
     @property
     def error(self) -> float:
-        """Of a judgement: the largest error as a share of the tolerance."""
+        """After `judge`: the largest error as a share of the tolerance."""
         (value,) = struct.unpack("<d", struct.pack("<Q", self.detail))
         return float(value)
 
     @property
     def place(self) -> int:
-        """Of a difference: the first byte."""
+        """After `differ`: the first differing byte."""
         return ~self.detail & 0xFFFFFFFFFFFFFFFF
 
 
 class Checks:
-    """Runs the kernels and waits for what they find."""
+    """Runs the checking kernels and waits for their results."""
 
     def __init__(self, driver: Driver, image: bytes) -> None:
         self._driver = driver
@@ -143,7 +143,7 @@ class Checks:
     def judge(
         self, got: int, want: int, scale: int, count: int, each: bool, dtype: DType, tolerance: Tolerance
     ) -> CheckResult:
-        """`each`: whether every element has a scale of its own."""
+        """`each`: whether every element has its own scale."""
         return self._run(
             "dg_judge",
             ctypes.c_uint64(got),
@@ -162,7 +162,7 @@ class Checks:
         return self._run("dg_differ", ctypes.c_uint64(a), ctypes.c_uint64(b), ctypes.c_uint64(size))
 
     def same(self, pairs: Sequence[tuple[int, int, int]]) -> bool:
-        """Whether regions, each by two addresses and a size, are the same. All are waited for once."""
+        """Whether pairs of regions, given as two addresses and a size, are equal. Waits only once for all of them."""
         self._driver.fill(self._result, 0, _RESULT.size)
         for pair in pairs:
             if pair not in self._pairs:
@@ -174,7 +174,7 @@ class Checks:
         return not self._answered().count
 
     def damage(self, buffer: DeviceBuffer) -> str | None:
-        """What was written outside a buffer, as a sentence; its canaries are restored."""
+        """A description of what was written outside a buffer; its canaries are restored."""
         (before, size), (after, rest) = buffer.guards
         if (changed := self.differ(before, self._canaries, size)).count:
             buffer.restore_guards()
@@ -185,12 +185,12 @@ class Checks:
         return None
 
     def read(self, zeros: DeviceBuffer) -> DriverLaunch:
-        """Reads a buffer that holds zeros, and writes nothing."""
+        """A launch that reads a buffer of zeros and writes nothing."""
         words, never = ctypes.c_uint64(zeros.bytes // 8), ctypes.c_uint64(_NEVER)
         return self._launch("dg_read", _BLOCKS, _THREADS, ctypes.c_uint64(zeros.start), words, never, self._place())
 
     def hold(self, cycles: ctypes.c_uint64) -> DriverLaunch:
-        """Keeps the device busy for that many cycles, which may be changed between launches."""
+        """A launch that keeps the device busy for that many cycles, which may be changed between launches."""
         return self._launch("dg_hold", 1, 1, cycles)
 
     def nothing(self) -> DriverLaunch:
@@ -221,8 +221,8 @@ class Checks:
         )
 
 
-SHORTEST, LONGEST = 1 << 15, 1 << 24  # cycles that the device is held up for: about 20 us, about 10 ms
-LONGER = 4  # times, where the host was too slow
+SHORTEST, LONGEST = 1 << 15, 1 << 24  # cycles for which the device is held: about 20 us and about 10 ms
+LONGER = 4  # factor if the host was too slow
 _LEAST_BALLAST = 256 << 20
 
 
@@ -231,7 +231,7 @@ class QueueSample:
     """One timed run."""
 
     seconds: float
-    full: bool  # whether all of it was enqueued before the device came to it
+    full: bool  # whether all of it was enqueued before the device started it
 
 
 class Queue:
@@ -247,16 +247,16 @@ class Queue:
         self._start, self._end = driver.event(), driver.event()
 
     def flush(self) -> None:
-        """Push everything out of the last-level cache, and what must be written back to memory."""
+        """Evict everything from the last-level cache, including data to be written back."""
         self._read.fire()
 
     def hold(self, cycles: int) -> None:
-        """Whatever is enqueued from now on begins that many cycles later."""
+        """Delay everything that is enqueued from now on by that many cycles."""
         self._cycles.value = cycles
         self._hold.fire()
 
     def timed(self, run: Callable[[], None], cycles: int) -> QueueSample:
-        """One run, enqueued while the device is held up for so many cycles."""
+        """Time one run, enqueued while the device is held for so many cycles."""
         driver = self._driver
         self.hold(cycles)
         driver.record(self._start)

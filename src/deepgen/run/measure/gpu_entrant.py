@@ -1,4 +1,4 @@
-"""One contender on a device, a kernel or a baseline: timed by the device's own clock, checked after every run."""
+"""One contender on a device, a kernel or a baseline: timed with the device's own clock, checked after every run."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from deepgen.run.measure.referee import ContextLost
 from deepgen.targets.gpu_driver import Driver, DriverError, Stream
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
-_RUNS, _HELD = 4, 1 << 18  # of each stream, one after the other; cycles in which all are enqueued
-_RETAKES, _PATIENCE = 6, 2  # of a sample whose queue was not full; such samples in spite of that
+_RUNS, _HELD = 4, 1 << 18  # runs per stream between checks; cycles for which the device is held while all are enqueued
+_RETAKES, _PATIENCE = 6, 2  # retakes of a sample whose queue was not full; such samples after which none is retaken
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Runs on one stream, which others run beside."""
+    """Runs on one stream, concurrently with other streams."""
 
-    chosen: DeviceSet  # of inputs
+    chosen: DeviceSet  # inputs
     written: Mapping[str, DeviceBuffer]
     run: Callable[[], None]
 
 
 @dataclass
 class GpuSurroundings(Surroundings):
-    """What all entrants of a GPU's worker share."""
+    """The state shared by all entrants of a GPU's worker."""
 
     driver: Driver
     checks: Checks
     queue: Queue
-    prepared: dict[tuple[str, int], Callable[[], None]] = field(default_factory=dict)  # baselines, once a bench
+    prepared: dict[tuple[str, int], Callable[[], None]] = field(default_factory=dict)  # baselines, once per bench
 
 
 class GpuEntrant(Entrant):
-    """Timed by the device's own clock. Damage outside tensors is looked for at the beginning and at the end."""
+    """Timed with the device's own clock. Damage outside tensors is checked at the beginning and at the end."""
 
     bench: GpuBench
 
@@ -72,7 +72,7 @@ class GpuEntrant(Entrant):
         self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
 
     def _bound(self, kernel: Kernel, binary: str, scalars: plans.Scalars) -> BoundGpu:
-        """The module loaded, and the kernel with its memory."""
+        """Load the module, and bind the kernel to its memory."""
         with self._stage(WorkerStage.LOAD, limits.LOAD_SECONDS):
             plans.check_shape(kernel, scalars)
             self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
@@ -89,7 +89,7 @@ class GpuEntrant(Entrant):
         self.device.driver.synchronize()
 
     def load_baseline(self, name: str, threads: int) -> None:
-        # A comparison takes several requests; a library's algorithm is chosen in the first.
+        # A comparison takes several requests; a library's algorithm is chosen in the first one.
         prepared, key = self.device.prepared, (name, id(self.bench))
         if key not in prepared:
             with self._stage(WorkerStage.LOAD, limits.START_SECONDS):
@@ -120,7 +120,7 @@ class GpuEntrant(Entrant):
         return sample.seconds
 
     def _full(self, sample: Callable[[], QueueSample]) -> QueueSample:
-        """A sample with a full queue: where the host was too slow, it is taken again, unless it always is."""
+        """A sample with a full queue: if the host was too slow it is taken again, unless it always is."""
         taken = sample()
         tries = _RETAKES if self.late < _PATIENCE else 0
         while not taken.full and tries:
@@ -130,7 +130,7 @@ class GpuEntrant(Entrant):
         return taken
 
     def _seconds(self, run: Callable[[], None]) -> float:
-        """Of one run in the same state, unchecked: for choosing among implementations."""
+        """Seconds of one run in the same state, unchecked: for choosing among implementations."""
 
         def sample() -> QueueSample:
             if self.device.task.policy.cold:
@@ -140,8 +140,8 @@ class GpuEntrant(Entrant):
         return self._full(sample).seconds
 
     def _sample(self) -> QueueSample:
-        """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
-        what rewriting left in the caches is not what is timed."""
+        """Time a run on other inputs than the previous one. If caches are to be warm, an untimed run precedes it, so
+        that the effect of rewriting inputs on the caches is not timed."""
         self._next_inputs()
         with self._stage(WorkerStage.TIME):
             self.bench.reset()
@@ -154,7 +154,7 @@ class GpuEntrant(Entrant):
         return sample
 
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
-        """A profiler is told what to look at."""
+        """Run once between two calls that start and stop a profiler."""
         self._next_inputs()
         with self._stage(WorkerStage.VERIFY, limits.PROFILED_SECONDS):
             self.bench.reset()
@@ -170,7 +170,7 @@ class GpuEntrant(Entrant):
         self._look_for_damage()
 
     def at_once(self) -> str | None:
-        """On streams of their own, and enqueued while the device is held up: so they overlap as far as they can."""
+        """Call on several streams, all enqueued while the device is held, so that they overlap as much as possible."""
         assert self._kernel is not None, "it was loaded"
         driver, operator = self.device.driver, self.bench.operator
         workspaces = plans.workspaces(self._kernel.kernel.plan, operator.scalars()).values()
@@ -182,13 +182,13 @@ class GpuEntrant(Entrant):
             with self._stage(WorkerStage.THREADS, LANE_CALLS * self.run_limit):
                 return self._overlapped([self._lane(self._kernel, at, place) for place, at in enumerate(streams)])
         finally:
-            with suppress(DriverError):  # a context that is lost takes them with it
+            with suppress(DriverError):  # a lost context takes them with it
                 for stream in streams:
                     driver.drop_stream(stream)
 
     def _overlapped(self, lanes: Sequence[Lane]) -> str | None:
         device = self.device
-        runs = 1 if any(t.role == INOUT for t in self.bench.outputs) else _RUNS  # or its results would grow
+        runs = 1 if any(t.role == INOUT for t in self.bench.outputs) else _RUNS  # otherwise its results would grow
         latest = time.monotonic() + device.task.policy.calls_seconds
         for number in range(LANE_CALLS // runs):
             for lane in lanes:
@@ -204,7 +204,7 @@ class GpuEntrant(Entrant):
         return None
 
     def _spoil(self, lane: Lane) -> None:
-        """The outputs, or restore what is also read."""
+        """Poison the outputs, or restore those that are also read."""
         driver = self.device.driver
         for tensor in self.bench.outputs:
             to = lane.written[tensor.name].start
@@ -214,7 +214,7 @@ class GpuEntrant(Entrant):
                 driver.fill(to, GARBAGE, tensor.bytes)
 
     def _flaw(self, lane: Lane) -> str | None:
-        """What is wrong with its results, in words."""
+        """What is wrong with a lane's results, in words; None if they are correct."""
         bench = self.bench
         bench.use(lane.chosen)
         for tensor in bench.outputs:
@@ -227,10 +227,10 @@ class GpuEntrant(Entrant):
         return None
 
     def _lane(self, kernel: GpuKernel, stream: Stream, place: int) -> Lane:
-        """Runs of one stream: memory of its own, and inputs that are not those of the next one."""
+        """Create the runs of one stream: with memory of its own, and other inputs than the next stream's."""
         operator, chosen = self.bench.operator, self._sets[place % len(self._sets)]
         written = {t.name: DeviceBuffer(self.device.driver, t.name, t.bytes) for t in self.bench.outputs}
-        self._workspaces.update({f"{name} {place}": buffer for name, buffer in written.items()})  # closed like these
+        self._workspaces.update({f"{name} {place}": buffer for name, buffer in written.items()})  # closed as such
         addresses = {name: buffer.start for name, buffer in {**chosen.inputs, **written}.items()}
         shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
         bound = kernel.bind(addresses, operator.scalars(), partial(self._allocate, lane=f" {place}"), shapes)
@@ -245,7 +245,7 @@ class GpuEntrant(Entrant):
 
     def close(self) -> None:
         self._run, self._keep, self._prepare = (lambda: None), (lambda: None), None
-        with suppress(DriverError):  # a context that is lost gives nothing back, and takes all with it
+        with suppress(DriverError):  # a lost context frees all its memory itself
             for workspace in self._workspaces.values():
                 workspace.close()
             if self._kernel is not None:
@@ -293,7 +293,7 @@ class GpuEntrant(Entrant):
 
     @contextmanager
     def _stage(self, stage: WorkerStage, limit: float | None = None) -> Iterator[None]:
-        """Faults become verdicts, too."""
+        """Set the stage in the pulse, and convert faults to verdicts."""
         pulse = self.device.pulse
         pulse.enter(stage, self.run_limit if limit is None else limit, self.who)
         try:
@@ -314,17 +314,17 @@ class GpuEntrant(Entrant):
         return buffer.start
 
 
-_ROOM = 64  # bytes after each row: a multiple of what any kernel loads at once
-_GAP = 0xB7  # in every byte of it
+_ROOM = 64  # bytes of padding after each row: a multiple of any kernel's load width
+_GAP = 0xB7  # in every byte of the padding
 
 
 @dataclass(frozen=True)
 class Padded:
-    """A tensor's rows in a buffer of their own."""
+    """A tensor's rows in a padded buffer."""
 
     tensor: Tensor
     buffer: DeviceBuffer
-    dense: int  # the address of the same rows without room between them
+    dense: int  # address of the same rows without padding
 
     @property
     def rows(self) -> int:
@@ -336,7 +336,7 @@ class Padded:
 
 
 class StridedEntrant(GpuEntrant):
-    """Rows are copied to where the kernel finds them and back, so that everything else is as for dense tensors."""
+    """Copies rows to padded buffers before a run and back after it, so that the rest is as for dense tensors."""
 
     def load(self, kernel: Kernel, binary: str) -> None:
         operator = self.bench.operator
@@ -360,7 +360,7 @@ class StridedEntrant(GpuEntrant):
     def _place(self, tensor: Tensor) -> Padded:
         rows, row = prod(tensor.shape[:-1]), tensor.shape[-1] * tensor.dtype.bytes
         buffer = DeviceBuffer(self.device.driver, f"{tensor.name} with padded rows", rows * (row + _ROOM))
-        self._workspaces[f"{tensor.name} strided"] = buffer  # looked at for damage and closed like any
+        self._workspaces[f"{tensor.name} strided"] = buffer  # checked for damage and closed like a workspace
         return Padded(tensor, buffer, self.bench.addresses()[tensor.name])
 
     def _scatter(self) -> None:
@@ -386,7 +386,7 @@ class StridedEntrant(GpuEntrant):
 
 
 def padded_facts(operator: Operator, plan: LaunchPlan) -> dict[str, TensorFacts]:
-    """Tensors with room after each row, of those that the launch plan tells the strides of."""
+    """Facts of tensors with padded rows, for tensors whose strides the launch plan passes to the kernel."""
     passed, plain, signature = plans.names_of(plan), operator.scalars(), operator.signature()
     out: dict[str, TensorFacts] = {}
     for tensor in operator.tensors():

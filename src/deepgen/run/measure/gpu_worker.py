@@ -1,4 +1,4 @@
-"""The worker's side of measuring on a GPU, with clocks, temperature and power where NVML reports them."""
+"""The worker's side of measuring on a GPU, with clocks, temperature and power if NVML reports them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from deepgen.run.measure.referee import Inputs, Referee
 from deepgen.targets.gpu_driver import APIS, Driver
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 
-_BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept for the next finalist
+_BENCH_BYTES = 4 << 30  # least memory for inputs of other seeds and probes, cached for the next finalist
 _LAUNCHES = 20
 
 
 @cache
 def meet(language: str) -> Driver:
-    """The device with its context, which takes a while the first time."""
+    """The device with its context, whose creation takes a while."""
     return Driver(APIS[language])
 
 
 class GpuWorker(Referee[GpuEntrant]):
-    """One GPU, one operator, many kernels."""
+    """Runs kernels of one operator on one GPU."""
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
@@ -93,7 +93,7 @@ class GpuWorker(Referee[GpuEntrant]):
         }
 
     def counted(self, entrant: GpuEntrant, events: Sequence[str]) -> Counted:
-        """Runs it for a profiler, which counts from outside this process."""
+        """Run the kernel for a profiler, which counts from outside this process."""
         entrant.between(*self._device.driver.profiled())
         return Counted()
 
@@ -135,7 +135,7 @@ class GpuWorker(Referee[GpuEntrant]):
         return self._benches[inputs]
 
     def _empty_launch(self) -> float:
-        """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""
+        """The time of an empty kernel by the same clock, which is part of every sample, including a baseline's."""
         queue, launch = self._device.queue, self._device.checks.nothing()
         taken = []
         for _ in range(_LAUNCHES):
@@ -145,7 +145,7 @@ class GpuWorker(Referee[GpuEntrant]):
 
 
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
-# Reasons for which clocks are lower than they could be; idle and application settings are none of our business.
+# Reasons for reduced clocks, except idle and application settings.
 _REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -159,7 +159,7 @@ _LATEST_SECONDS = 0.5
 
 
 class Nvml:
-    """One device."""
+    """One device as seen by NVML."""
 
     def __init__(self, library: ctypes.CDLL, device: c_void_p) -> None:
         self._library, self._device = library, device
@@ -167,7 +167,7 @@ class Nvml:
 
     @staticmethod
     def find(index: int) -> Nvml | None:
-        """The device of that number; None where the library is not here or does not know it."""
+        """The device with this number; None if the library is missing or does not know it."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -178,7 +178,7 @@ class Nvml:
         return Nvml(library, device)
 
     def read(self) -> JsonObject:
-        """What it says now, or said a moment ago: asking takes milliseconds. What it does not say is left out."""
+        """The current readings, or those of a moment ago, as reading takes milliseconds; only available ones."""
         now = time.monotonic()
         if not self._latest[1] or now - self._latest[0] > _LATEST_SECONDS:
             self._latest = now, self._asked()

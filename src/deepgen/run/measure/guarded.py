@@ -1,7 +1,7 @@
-"""Guarded memory: out-of-bounds writes of a kernel are detected, by a fault or by a canary.
+"""Guarded memory: a kernel's out-of-bounds writes are detected, by a fault or by a canary.
 
-Each buffer is a mapping of its own. Its end touches a guard region that nobody may read or write; where the alignment
-leaves a gap, and before the start down to the lower guard, lie canary bytes.
+Each buffer is a mapping of its own. Its end touches a guard region that cannot be read or written. A gap left by the
+alignment, and the space from the lower guard to the start, are filled with canary bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from deepgen.run.measure.harness import StepKind
 
 
 class Placement(Enum):
-    """Where tensors lie. A call's arrays are aligned as their parameters promise: to their elements, unless more is
-    declared."""
+    """Where tensors are placed. A call's arrays are aligned as their parameters promise: to their elements, unless more
+    is declared."""
 
-    LINES = "lines"  # on cache lines, where kernels are timed
-    TIGHT = "tight"  # not one byte lies between their end and the guard
-    OFF = "off"  # aligned no better than promised: a kernel that loads as from a cache line traps, or is wrong
+    LINES = "lines"  # at cache lines, where kernels are timed
+    TIGHT = "tight"  # no byte between their end and the guard
+    OFF = "off"  # aligned only as promised: a kernel that assumes a cache line's alignment traps or is wrong
 
     def border(self, promised: int) -> tuple[int, int]:
-        """What an address is a multiple of, once so many bytes are taken off."""
+        """The alignment of addresses, and an offset in bytes added to it."""
         if self is Placement.TIGHT:
             return promised, 0
         line = max(_LINE, 2 * promised)
@@ -38,8 +38,8 @@ class Placement(Enum):
 CANARY = 0xC5
 _LINE = 64
 _HUGE = 2 << 20
-_HUGE_FROM = 4 << 20  # numpy asks for huge pages from this size on, and so should what we compare with it
-_AROUND = 64 << 10  # bytes on each side that timed runs may read: a page, whatever its size
+_HUGE_FROM = 4 << 20  # numpy requests huge pages from this size on, so we do too for comparability
+_AROUND = 64 << 10  # bytes on each side that timed runs may read: at least a page, whatever its size
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
 _MADV_HUGEPAGE = 14
@@ -52,7 +52,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Guarded:
-    """One buffer with guards on both sides. Its address is a multiple of `align`, and `off` bytes more."""
+    """One buffer with guards on both sides. Its address is a multiple of `align` plus `off` bytes."""
 
     def __init__(self, name: str, size: int, align: int = _LINE, off: int = 0) -> None:
         self.name, self.bytes = name, size
@@ -65,7 +65,7 @@ class Guarded:
         if base is None or base == ctypes.c_void_p(-1).value:
             raise MemoryError(f"no memory for the {size} bytes of {name}: {os.strerror(ctypes.get_errno())}")
         self._mapping = (base, whole)
-        # Ending large buffers on a huge page's border gives them the same pages in every worker.
+        # Ending large buffers at a huge page's boundary gives them the same pages in every worker.
         end = base + GUARD + self._body
         end = -(-end // _HUGE) * _HUGE if self._body >= _HUGE_FROM else end
         self._first, self._end = end - self._body, end
@@ -81,10 +81,11 @@ class Guarded:
         self.read_only = self._around = False
 
     def allow_reads(self, allowed: bool) -> None:
-        """Whether what lies just outside may be read, as it may be around a user's arrays; writing there traps.
+        """Set whether memory just outside may be read, as it usually may around a user's arrays; writing there traps.
 
-        Libraries prefetch beyond what they read. Where nobody may read, each prefetch searches the tables of pages in
-        vain: numpy takes twice as long for a product of 16x19x35. Pages that were touched are in the tables.
+        Libraries prefetch beyond the data they read. If pages there cannot be read, each prefetch causes a failing page
+        walk: numpy takes twice as long for a product of 16x19x35. Reading the pages once enters them in the page
+        tables.
         """
         if allowed == self._around:
             return
@@ -98,15 +99,15 @@ class Guarded:
         return self.all.view(dtype).reshape(shape)
 
     def protecting(self, *, read_only: bool) -> tuple[StepKind, int, int, int]:
-        """The step that `protect` is."""
+        """The step that `protect` carries out."""
         return StepKind.PROTECT, self._first, _READ if read_only else _READ | _WRITE, self._body
 
     def intact(self) -> list[tuple[StepKind, int, int, int]]:
-        """The steps that fail where something was written outside."""
+        """The steps that fail if something was written outside."""
         return [(StepKind.INTACT, c.ctypes.data, CANARY, len(c)) for c in self._canaries]
 
     def protect(self, *, read_only: bool) -> None:
-        """Inputs are made read-only once filled: a kernel that writes to one traps."""
+        """Inputs become read-only once filled, so that a kernel that writes to one traps."""
         if _libc.mprotect(self._first, self._body, _READ if read_only else _READ | _WRITE) != 0:
             raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
         self.read_only = read_only
@@ -115,7 +116,7 @@ class Guarded:
         return BufferPlace(self.name, self.start, self.bytes, self.read_only)
 
     def damage(self) -> str | None:
-        """What was written outside, as a sentence; the canaries are restored."""
+        """A description of what was written outside; the canaries are restored."""
         before, after = self._canaries
         damage = None
         if len(before) and not (before == CANARY).all():
@@ -130,7 +131,7 @@ class Guarded:
         return damage
 
     def close(self) -> None:
-        """Give the memory back. No array over it may be used any more."""
+        """Free the memory. No array over it may be used any more."""
         _libc.munmap(*self._mapping)
 
 

@@ -1,7 +1,7 @@
 """Inputs and reference results: generated, cached on disk, or passed as files.
 
-A worker, a bundle and a node of a cluster run kernels, never a user's Python: where only the tuner's process has an
-operator's code, they are handed arrays. References are computed once, also for the worker that is started next.
+A worker, a bundle and a node of a cluster run kernels, but never a user's Python: they get arrays if only the tuner's
+process has an operator's code. References are computed once, even across worker restarts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from deepgen.vocabulary.folders import link_or_copy
 from deepgen.vocabulary.parallel import side_by_side
 
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
-_LINE = 64  # bytes: arrays begin at such places
-_SLOW_SECONDS = 1.0  # that a user's reference takes at least, to be kept for other runs
+_LINE = 64  # bytes; arrays begin at multiples of this
+_SLOW_SECONDS = 1.0  # least duration of a user's reference to be cached for other runs
 _ENDS = (0, -1)
-_ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
+_ENOUGH = 2.0**-20  # a relative tolerance 16 times the error of rounding an answer to f32
 
 
 def needed(operator: Operator) -> bool:
-    """Whether this process must hand the operator's arrays to others: it has code that they lack."""
+    """Whether this process must pass the operator's arrays to others, which lack its code."""
     return not is_built_in(operator) and not isinstance(operator, Recorded)
 
 
@@ -47,7 +47,7 @@ def drawn_as(probe: str) -> str:
 
 
 def pair(seed: int, probe: str) -> tuple[int, ...]:
-    """The seeds of the inputs that alternate at the same addresses. Other probes than the usual one stay alone."""
+    """The seeds of the inputs that alternate at the same addresses. Only the usual probe's inputs alternate."""
     first = seed - seed % 2
     return (first, first + 1) if probe == "normal" else (seed,)
 
@@ -57,7 +57,7 @@ def arrays(
 ) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
     """The sets of inputs that alternate, each with its reference answers.
 
-    They are read where they were handed over, computed otherwise.
+    They are read if they were passed as files, and computed otherwise.
     """
     if probe == DENORMALS:
         drawn_sets = _arrays(operator, seed, probe, folder, compiled)
@@ -95,14 +95,14 @@ def mixed(
     sets: Sequence[Mapping[str, Array]],
     compiled: Compiled | None = None,
 ) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
-    """The second of two sets that alternate, with these inputs as they are in the first."""
+    """The second of two alternating sets, with the constant inputs taken from the first."""
     inputs = {**sets[1], **{n: sets[0][n] for n in constant}}
     one = pair(seed, probe)[1]
     return inputs, partial(reference, operator, one, probe, inputs, folder, constant, compiled)
 
 
 def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
-    """Give a set the first and last elements of another: a kernel that compares only those takes them for the same."""
+    """Give one set the first and last elements of the other, to catch kernels that compare only those."""
     for name, array in other.items():
         if array.size > len(_ENDS):
             for end in _ENDS:
@@ -110,22 +110,21 @@ def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
 
 
 def name(operator: Operator, seed: int, probe: str) -> str:
-    """The file of that set of inputs, and of the one that it alternates with."""
+    """The file name for this set of inputs and the one that it alternates with."""
     return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.arrays"
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
-    """The inputs of that seed and probe and those that they alternate with, with their answers, as a file's bytes."""
+    """The inputs of this seed and probe and the set they alternate with, with their answers, as a file's bytes."""
     buffer = io.BytesIO()
     _pack(operator, seed, probe, buffer)
     return buffer.getvalue()
 
 
 def _pack(operator: Operator, seed: int, probe: str, file: BinaryIO) -> None:
-    """Names, then arrays, each where a page of the file can be taken for its memory. Checksums of all would take as
-    long as a reference.
+    """Write names, then arrays, aligned so that they can be memory-mapped. Checksums would take as long as a reference.
 
-    Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
+    Both sets are computed in parallel: with large arrays, references take longer than anything else.
     """
     seeds = pair(seed, probe)
     computed = side_by_side([partial(_computed, operator, one, probe) for one in seeds])
@@ -136,7 +135,7 @@ def _pack(operator: Operator, seed: int, probe: str, file: BinaryIO) -> None:
 
 
 def _unpacked(path: Path, wanted: str) -> dict[str, Array]:
-    """The arrays of a file whose names begin so, as its pages are read. Raises what damaged files raise."""
+    """The memory-mapped arrays of a file whose names have this prefix. Raises whatever damaged files cause."""
     with path.open("rb") as file:
         names = np.load(file, allow_pickle=False).tolist()
         arrays = [(n[len(wanted) :], _mapped(file, wanted=n.startswith(wanted))) for n in names]
@@ -144,7 +143,7 @@ def _unpacked(path: Path, wanted: str) -> dict[str, Array]:
 
 
 def _mapped(file: BinaryIO, *, wanted: bool) -> Array | None:
-    """The next array of a file, or past it."""
+    """The next array of a file; None, after skipping it, unless wanted."""
     file.seek(-file.tell() % _LINE, os.SEEK_CUR)
     np.lib.format.read_magic(file)
     shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
@@ -159,7 +158,7 @@ def _mapped(file: BinaryIO, *, wanted: bool) -> Array | None:
 
 
 def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
-    """One set as the arrays of a file."""
+    """One set in the form of a file's arrays."""
     try:
         inputs = operator.inputs(seed, probe)
         with np.errstate(all="ignore"):
@@ -167,7 +166,7 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
             answers = operator.reference(copies) if operator.judge() is None else {}
     except DeepgenError:
         raise
-    except Exception as error:  # whatever a user's own code raises
+    except Exception as error:  # a user's code may raise anything
         what = f"{operator.describe()}: its inputs or its reference raised {type(error).__name__}: {error}"
         raise DeepgenError(what) from error
     _check(operator, inputs, answers)
@@ -180,7 +179,7 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
 
 
 def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
-    """Says by name what a user's operator got wrong."""
+    """Check the inputs and answers of a user's operator; raises BadInput naming the first error."""
     for tensor in operator.tensors():
         if tensor.role != OUTPUT:
             array = inputs.get(tensor.name)
@@ -201,7 +200,7 @@ def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str
 
 
 def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
-    """Put the file where a worker looks for it, unless it is there."""
+    """Write the file where workers look for it, unless it exists."""
     path = folder / name(operator, seed, probe)
     if not path.exists():
         fresh = path.with_suffix(".new")
@@ -211,20 +210,20 @@ def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
 
 
 class Handing:
-    """Hands over what a user's operator computes, some of it ahead of time in a thread of its own: each set once, one
-    at a time (a user's code need not expect several threads), and first what somebody waits for."""
+    """Provides what a user's operator computes, some of it ahead of time in a thread. Each set is computed once and one
+    at a time, as a user's code need not be thread-safe; sets that a caller waits for come first."""
 
     def __init__(self, folder: Path, kept: Kept | None = None) -> None:
-        """`kept`: where those that took long are found again in another run."""
+        """`kept`: a cache, for other runs, of sets that took long."""
         self._folder, self._kept = folder, kept
         self._free = threading.Condition()
         self._busy = False
-        self._waiting = 0  # for what is needed now
-        self._began: float | None = None  # the first set
-        self._took: float | None = None  # seconds, for the first set
+        self._waiting = 0  # callers that wait for a set
+        self._began: float | None = None  # when the first set was begun
+        self._took: float | None = None  # seconds for the first set
 
     def ahead(self, operator: Operator, wanted: Sequence[tuple[int, str]]) -> None:
-        """Begin with these sets, in this order. Whatever goes wrong shows when one of them is asked for."""
+        """Start computing these sets, in this order. Errors appear when one of the sets is requested."""
 
         def work() -> None:
             with suppress(Exception):
@@ -238,7 +237,7 @@ class Handing:
 
     def now(self, operator: Operator, seed: int, probe: str) -> None:
         if (self._folder / name(operator, seed, probe)).exists():
-            return  # whatever is computed meanwhile
+            return  # even if another set is being computed
         with self._free:
             self._waiting += 1
             self._free.wait_for(lambda: not self._busy)
@@ -252,11 +251,11 @@ class Handing:
         path = self._folder / name(operator, seed, probe)
         try:
             kept, key = self._kept, ""
-            with suppress(Exception):  # nothing depends on it
+            with suppress(Exception):  # the cache is optional
                 key = content_key(operator, pair(seed, probe)[0], probe) if kept is not None else ""
                 if kept is not None and not path.exists() and (earlier := kept.get(key)) is not None:
                     link_or_copy(Path(earlier.binary), fresh := path.with_suffix(".kept"))
-                    fresh.replace(path)  # whole or not at all
+                    fresh.replace(path)  # atomically
             hand_over(operator, seed, probe, self._folder)
             seconds = time.monotonic() - started
             self._took = self._took or seconds
@@ -268,18 +267,18 @@ class Handing:
                 self._free.notify_all()
 
     def first_seconds(self) -> tuple[float, bool]:
-        """How long the first set has taken so far, with that which it alternates with, and whether it is done."""
+        """Seconds that the first set and its alternate took, or have taken so far; and whether they are done."""
         now = time.monotonic()
         return (now - (self._began or now) if self._took is None else self._took), self._took is not None
 
 
-@lru_cache(maxsize=8)  # all that measure in one folder share it
+@lru_cache(maxsize=8)  # shared by all measurements in one folder
 def handing(folder: Path, kept: Kept | None = None) -> Handing:
     return Handing(folder, kept)
 
 
 class Kept(Protocol):
-    """A cache of files by their content."""
+    """A cache of files, by the hash of their content."""
 
     def get(self, key: str) -> Artifact | None: ...
 
@@ -287,7 +286,7 @@ class Kept(Protocol):
 
 
 def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
-    """The inputs and answers that were handed over."""
+    """The inputs and answers that were passed as a file."""
     try:
         stored = _unpacked(folder / name(operator, seed, probe), f"{seed}.")
     except (OSError, EOFError, ValueError, OverflowError, TypeError, AttributeError) as error:
@@ -302,8 +301,8 @@ def _wide(values: Array) -> Array:
 
 
 def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int, str]]:
-    """All that finals try kernels on, beside what they are timed on, in the order in which they do."""
+    """The input sets that finals verify on besides the timed one, in the order of finals."""
     unlike = [probe for probe in operator.probes() if probe != "normal"]
-    yield from ((seed, probe) for probe in unlike[:1])  # tells most
+    yield from ((seed, probe) for probe in unlike[:1])  # finds the most errors
     yield from ((seed + i, "normal") for i in range(1, other_seeds + 1))
     yield from ((seed, probe) for probe in unlike[1:])

@@ -1,4 +1,4 @@
-"""The worker's C harness, and a fallback where it cannot be built."""
+"""The worker's C harness, and a fallback if it cannot be built."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def source() -> Kernel:
-    """The harness as something that deepgen.toolchains builds and caches like any kernel."""
+    """The harness in the form that deepgen.toolchains builds and caches like any kernel."""
     text = (resources.files("deepgen.run.measure") / "harness.c").read_text()
     return Kernel("measuring_harness", "c", (Source("harness.c", text),), ("-O2",), LaunchPlan(()))
 
 
 class FloatingMode(IntFlag):
-    """What a kernel can change of how its thread computes. Mirrors the enum in harness.c."""
+    """What a kernel can change about its thread's arithmetic. Matches the enum in harness.c."""
 
     ROUNDING = 1
     DENORMALS = 2
-    OTHERWISE = 4  # traps, default NaNs, the precision of the x87
+    OTHERWISE = 4  # traps, default NaNs, x87 precision
 
 
 class StepKind(IntEnum):
-    """What is done to memory before a run and after it. Mirrors the enum in harness.c."""
+    """What a step does to memory before or after a run. Matches the enum in harness.c."""
 
     COPY = 0
     FILL = 1
@@ -43,10 +43,10 @@ class StepKind(IntEnum):
 
 
 class Steps:
-    """Rows of a kind, an address, where from (an address, a byte or a protection) and a number of bytes."""
+    """Rows of a kind, an address, a source (an address, a byte or a protection) and a number of bytes."""
 
     def __init__(self, rows: Iterable[tuple[StepKind, int, int, int]], *kept: object) -> None:
-        """`kept`: whatever must stay for as long as its addresses are in use."""
+        """`kept`: objects that must live as long as their addresses are used."""
         self.rows = [row for row in rows if row[3]]
         self._block = np.array(self.rows, np.uint64).reshape(-1, 4)
         self.arguments = ctypes.c_void_p(self._block.ctypes.data), ctypes.c_size_t(len(self.rows))
@@ -54,7 +54,7 @@ class Steps:
 
 
 def in_python(steps: Steps) -> int:
-    """The first step that failed, or -1; without a library nothing is flushed by its lines."""
+    """The first step that failed, or -1. Without the library cache lines are not flushed."""
     for place, (kind, to, source, size) in enumerate(steps.rows):
         if kind is StepKind.COPY:
             ctypes.memmove(to, source, size)
@@ -69,7 +69,7 @@ def in_python(steps: Steps) -> int:
 
 
 class Harness:
-    """Cache flushing and notes about crashes. Without a library it streams memory and leaves no notes."""
+    """Cache flushing and notes about crashes. Without the library it streams through memory and leaves no notes."""
 
     def __init__(self, library: Path | None, pulse: Pulse, cache_bytes: int) -> None:
         self._library = ctypes.CDLL(str(library)) if library else None
@@ -83,22 +83,22 @@ class Harness:
         self._ballast = None if self.by_lines else np.zeros(cache_bytes // 8, np.float64)
 
     def do(self, steps: Steps) -> int:
-        """The first step that failed, or -1."""
+        """Carry out the steps. Returns the first that failed, or -1."""
         if self._library is None:
             return in_python(steps)
         return int(self._library.dg_steps(*steps.arguments))
 
     def running(self, files: Sequence[int]) -> bool | None:
-        """Whether one of the threads with these files computes now; None: this cannot tell."""
+        """Whether one of the threads with these files is running now; None if unknown."""
         if self._library is None:
             return None
         return bool(self._library.dg_running((ctypes.c_int * len(files))(*files), ctypes.c_size_t(len(files))))
 
     def flush(self, lines: Steps) -> None:
-        """Push these lines out of every cache.
+        """Flush these lines from every cache.
 
         Flushing their own cache lines takes 0.8 ms for 12 MB. Reads are then as cold as after streaming 320 MB, which
-        takes 37 ms, and the interpreter's own memory stays warm; it is not part of what is timed.
+        takes 37 ms, and the interpreter's own memory, which is not timed, stays warm.
         """
         if self._ballast is not None:
             self._ballast += 1.0
@@ -106,11 +106,11 @@ class Harness:
             self.do(lines)
 
     def arithmetic(self) -> FloatingMode:
-        """What kernels have left changed since this was last asked; afterwards this thread computes as usual."""
+        """What kernels have left changed since the last call; resets this thread to the usual mode."""
         return FloatingMode(self._arithmetic())
 
     def empty_call(self) -> Callable[[], None]:
-        """A call that does nothing, with as many arguments as kernels usually have."""
+        """A call that does nothing, with as many arguments as typical kernels have."""
         if self._library is None:
             return _nothing
         return partial(self._library.dg_nothing, *(ctypes.c_void_p(n) for n in range(10)))

@@ -1,4 +1,4 @@
-"""deepgen's own code on a device: the harness, the reference, and the kernel that compares results."""
+"""deepgen's own code on a device: the harness, the references, and the kernel that results are compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS, _OPERATIONS = 1 << 20, 1 << 26
 
 
 def helpers_for(task: Task) -> dict[str, Kernel]:
-    """Our own code that runs beside kernels on the target, to be built like any of them."""
+    """Our own code that runs beside kernels on the target, built like kernels."""
     target, operator = task.target, task.operator
     if not target.computes:
         return {}
@@ -31,30 +31,30 @@ def helpers_for(task: Task) -> dict[str, Kernel]:
 
 
 def references(task: Task) -> dict[str, Kernel]:
-    """The kernels that compute the operator's answers, one for all shapes that share it, where numpy takes long.
+    """The kernels that compute the operator's answers, one for all shapes that share it, if numpy takes long.
 
-    What a user's operator computes is handed over as arrays, with the answers.
+    For a user's operator, inputs and answers are passed as arrays.
     """
     kernels: dict[str, Kernel] = {}
     for operator in task.shapes:
         if is_built_in(operator) and _takes_long(operator):
             kernel = operator.reference_kernel(task.target.languages[0])
             if kernel is not None and kernel.name not in kernels:
-                # A launch plan is that of a shape: the worker makes it. Here it only names what is to be built.
+                # A launch plan depends on the shape, so the worker makes it. Here it only names the entries to build.
                 steps = tuple(replace(step, args=(), grid=(1, 1, 1)) for step in kernel.plan.steps)
                 kernels[kernel.name] = replace(kernel, plan=LaunchPlan(steps))
     return {f"{REFERENCE}{place or ''}": kernel for place, kernel in enumerate(kernels.values())}
 
 
 def _takes_long(operator: Operator) -> bool:
-    """Longer than a compiler, more or less."""
+    """Whether numpy takes longer than a compiler, roughly."""
     numbers = sum(prod(tensor.shape) for tensor in operator.tensors())
     return numbers >= _NUMBERS or operator.flops() >= _OPERATIONS
 
 
 def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Sequence[str] = ()) -> dict[str, Helper]:
-    """What of our own code can be built. Without the harness a CPU's worker streams memory and tells less of a
-    crash; without the reference the host computes it."""
+    """Build our own code as far as possible. Without the harness, a CPU's worker streams through memory and reports
+    less about crashes; without the reference, the host computes it."""
     built = {}
     for name, kernel in helpers_for(task).items():
         try:
@@ -68,7 +68,7 @@ def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Seque
 
 def built_here(task: Task, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> dict[str, Helper]:
     try:
-        # The caller's own cache where there is one: it may already have reported that its folder cannot be written.
+        # The caller's cache if there is one: it may already have reported that its folder cannot be written.
         used = cache if isinstance(cache, Cache) else Cache(cache or default_cache_folder())
     except DeepgenError:
         return {}

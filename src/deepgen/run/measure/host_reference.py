@@ -1,4 +1,4 @@
-"""References on a CPU by an operator's own C kernel, on all threads, once numpy has checked some elements."""
+"""References on a CPU by an operator's own C kernel, on all threads, after numpy has verified some elements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from deepgen.vocabulary.dtypes import DType, widen
 from deepgen.vocabulary.dtypes import dtype as dtype_of
 from deepgen.vocabulary.parallel import in_parts
 
-_FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")  # as in reference.h
+_FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")  # reference.h's order
 _POINTER, _STAGE = ctypes.c_void_p, "stage_"
 
 
 @dataclass(frozen=True)
 class HostReference:
-    """One kernel, loaded: it serves all shapes whose kernel has the same text."""
+    """A loaded reference kernel, for all shapes whose kernel has the same source."""
 
     name: str
     library: ctypes.CDLL
@@ -36,14 +36,14 @@ class HostReference:
 
     @staticmethod
     def load(helper: Helper, threads: int) -> HostReference | None:
-        """None where the file is gone: a cache may have been cleaned meanwhile."""
+        """None if the file is gone: a cache may have been cleaned in the meantime."""
         try:
             return HostReference(helper.kernel.name, ctypes.CDLL(str(helper.binary)), threads)
         except OSError:
             return None
 
     def answers(self, operator: Operator, inputs: Mapping[str, Array], probe: str) -> dict[str, Answer] | str:
-        """The reference, or why it cannot be trusted; empty words where this kernel is not the operator's."""
+        """The reference, or why it cannot be trusted; "" if this kernel is not the operator's."""
         kernel = operator.reference_kernel("c")
         if kernel is None or kernel.name != self.name:
             return ""
@@ -82,7 +82,7 @@ class HostReference:
 
     @staticmethod
     def _multiply(kernel: Kernel, operator: Operator, arrays: dict[str, Array]) -> None:
-        """Sums of products that the kernel leaves to numpy."""
+        """Compute with numpy the sums of products that the kernel leaves out."""
         names = {arg.tensor for step in kernel.plan.steps for arg in step.args if isinstance(arg, TensorArg)}
         stages = [name[len(_STAGE) :] for name in names if name.startswith(_STAGE)]
         if stages and isinstance(operator, HasExpression):
@@ -96,7 +96,7 @@ class HostReference:
                 arrays[f"off_{name}"] = np.ascontiguousarray(np.broadcast_to(numbers.error, numbers.values.shape))
 
     def compare(self, got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
-        """As `operators/compare.py` does."""
+        """The same as in `operators/compare.py`."""
         reference, scale = want.values.reshape(-1), np.ascontiguousarray(flat_scale(want))
         narrow, wide = reference.dtype == np.float32, scale.dtype == np.float64
         if not wide and scale.dtype != np.float32:
@@ -124,7 +124,7 @@ class HostReference:
 
 
 def _results(tensor: Tensor) -> dict[str, Array]:
-    """Room for an output's reference, in the formats that the kernel writes."""
+    """Arrays for an output's reference, in the formats that the kernel writes."""
     of, count = tensor.dtype, prod(tensor.shape)
     if of.integer:
         return {f"want_{tensor.name}": np.empty(count, np.int64)}
@@ -143,14 +143,14 @@ def _picked(arrays: Mapping[str, Array], name: str, places: Array) -> Array:
 
 
 class HostReferences:
-    """All that a worker has of them."""
+    """All reference kernels of a worker."""
 
     def __init__(self, helpers: Sequence[Helper], threads: int) -> None:
         loaded = (HostReference.load(helper, threads) for helper in helpers if helper.binary.is_file())
         self._every = [one for one in loaded if one is not None]
 
     def answers(self, operator: Operator, inputs: Mapping[str, Array], probe: str) -> dict[str, Answer] | str:
-        """By the kernel that is the operator's; or why numpy has to compute them."""
+        """The answers from the operator's kernel, or why numpy has to compute them."""
         for one in self._every:
             if (computed := one.answers(operator, inputs, probe)) != "":
                 return computed

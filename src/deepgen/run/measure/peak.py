@@ -25,19 +25,19 @@ from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Sourc
 from deepgen.vocabulary.dtypes import narrow
 
 _C_TYPES = {"f32": "float", "f64": "double"}
-_WIDENED = {"bf16": "f32", "f16": "f32", "tf32": "f32"}  # what is computed in f32 where there are no units for it
-_DOTS = ("bf16", "i8")  # multiplied as dot products, by tiles where there are any
-_ROUNDS = 40  # the best counts: a peak is what nothing disturbed
+_WIDENED = {"bf16": "f32", "f16": "f32", "tf32": "f32"}  # computed in f32 without units for it
+_DOTS = ("bf16", "i8")  # multiplied as dot products, with tiles if available
+_ROUNDS = 40  # the best one counts: a peak is undisturbed
 _SECONDS = 2e-3  # of one round: longer than threads take to start, shorter than a scheduler's time slice
-_READ_BYTES = 32 << 20  # by each thread
-_STREAMS = (4, 8, 12)  # read at once by each thread: which is best differs from machine to machine
-_AHEAD = 2048  # bytes
-_NUMBERS = 4096  # bytes of what is multiplied
+_READ_BYTES = 32 << 20  # per thread
+_STREAMS = (4, 8, 12)  # streams read at once per thread: the best number differs between machines
+_AHEAD = 2048  # prefetch distance in bytes
+_NUMBERS = 4096  # bytes of multiplied numbers
 
 
 @dataclass(frozen=True)
 class MeasuredBounds:
-    """What the machine does at best on this many threads. Real data draw more power than zeros and may slow it."""
+    """The best rates of the machine on this many threads. Random data draw more power than zeros and may slow it."""
 
     gflops_zeros: float
     gflops_random: float
@@ -45,23 +45,23 @@ class MeasuredBounds:
 
     @property
     def gflops(self) -> float:
-        """Of multiply-adds on registers alone."""
+        """The rate of multiply-adds in registers."""
         return max(self.gflops_zeros, self.gflops_random)
 
 
 class NotMeasured(DeepgenError):
-    """The peak is not kept, and was not to be measured now."""
+    """The peak is not cached, and must not be measured now."""
 
 
 def peak_gflops(operator: Operator, target: Target, **how: Any) -> float | None:
-    """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it.
-    `how`: as in `cpu_bounds`."""
+    """The machine's peak for this operator's arithmetic on all cores; None if it cannot be measured. `how`: as in
+    `cpu_bounds`."""
     bounds = operator_bounds(operator, target, **how)
     return bounds.gflops if bounds else None
 
 
 def bandwidth(operator: Operator, target: Target, **how: Any) -> float | None:
-    """GB/s that all cores read, measured together with the peak."""
+    """The read bandwidth of all cores in GB/s, measured together with the peak."""
     bounds = operator_bounds(operator, target, **how)
     return bounds.gbytes_per_second if bounds else None
 
@@ -74,9 +74,9 @@ def operator_bounds(operator: Operator, target: Target, *, again: bool = False, 
 
 
 def bounding(name: str, target: Target, **how: Any) -> str | None:
-    """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
+    """The dtype whose peak bounds arithmetic in a dtype: its own if the target has units for it.
 
-    bf16 can be widened to f32, and some CPUs multiply that faster than vectors of bf16.
+    bf16 can be widened to f32, and some CPUs multiply f32 faster than vectors of bf16.
     """
     dots = {"u8": "i8"}.get(name, name)
     if dots not in _DOTS or _dot_flags(dots, target) is None:
@@ -98,13 +98,13 @@ def cpu_bounds(
     toolchains: Mapping[str, str] | None = None,
     quiet: Callable[[], AbstractContextManager[object]] | None = nullcontext,
 ) -> MeasuredBounds:
-    """The bounds, measured once for each machine, dtype and number of threads and kept in the cache folder.
+    """The bounds, measured once per machine, dtype and number of threads, and cached.
 
-    `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
-    `quiet` is held while it measures; None: not now, and what is not kept raises NotMeasured.
+    `again` measures anyway and keeps the better value: disturbances can only make the bounds look lower. `quiet` is
+    held while measuring; with None, bounds that are not cached raise NotMeasured.
     """
     cache = cache or Cache(default_cache_folder())
-    # Other cores, which a process may be kept from, change nothing.
+    # Cores that the process may not use make no difference.
     alike = replace(target.limited_to(threads), name=target.kind)
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
     recorded = _read(kept)
@@ -113,7 +113,7 @@ def cpu_bounds(
     if quiet is None:
         raise NotMeasured("the peak was not measured yet")
     kernel = _kernel(dtype, target)
-    device_for(target)  # raises where it is elsewhere
+    device_for(target)  # raises if it is another machine
     artifact = build_once(kernel, target, paths=toolchains, cache=cache)
     with quiet():
         bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
@@ -139,14 +139,14 @@ def _flags(name: str) -> tuple[str, ...] | None:
 
 
 def _dot_flags(name: str, target: Target) -> tuple[str, ...] | None:
-    """None where the target has no dot products of this dtype."""
+    """None if the target has no dot products for this dtype."""
     tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
     vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
     return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
 
 
 def _rates(library: Any, numbers: Array, threads: int) -> list[float]:
-    """Round by round, the flops in a second that all threads together reach in registers."""
+    """For each round, the flops per second that all threads together reach in registers."""
     compute = library.deepgen_peak_compute
     compute.restype, compute.argtypes = ctypes.c_double, (ctypes.c_int64, ctypes.c_void_p)
     library.deepgen_peak_flops.restype = ctypes.c_int64
@@ -173,14 +173,14 @@ def _measure(library: Any, name: str, threads: int) -> MeasuredBounds:
 
 
 def _random(name: str) -> Array:
-    """Numbers such as operators are tried with, so many that they fill four tiles."""
+    """Random numbers like an operator's inputs, enough to fill four tiles."""
     rng, of = np.random.default_rng(0), dtype(name)
     count = _NUMBERS // of.bytes
     return narrow(rng.integers(-128, 128, count) if of.integer else rng.standard_normal(count), of)
 
 
 def _together(threads: int, rate: Callable[[int], float], rounds: int) -> list[float]:
-    """Round by round, the sum of what all threads reach at the same time. Calls into C let the other threads run."""
+    """For each round, the sum of the rates of all threads running at once. Calls into C release the GIL."""
     ready = Barrier(threads)
 
     def one(thread: int) -> list[float]:
@@ -203,7 +203,7 @@ def _read(path: Path) -> MeasuredBounds | None:
 
 
 def _write(path: Path, bounds: MeasuredBounds) -> None:
-    """As a whole or not at all; a cache that cannot be written only costs the next one another measurement."""
+    """Write atomically; if the cache cannot be written, the next run only has to measure again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False) as file:

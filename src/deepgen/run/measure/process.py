@@ -1,6 +1,6 @@
 """The worker process: started in a clean environment, sent requests, and ended with everything it started.
 
-A dead or stuck worker becomes a verdict and one clear sentence, unless it was stopped from outside.
+A dead or stuck worker is reported as a verdict with one sentence, unless it was stopped from outside.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from deepgen.run.measure.limits import START_SECONDS
 from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 
-_TAIL = 2048  # bytes kept of what kernels print
-_LOOK_SECONDS = 0.1  # between looks at the pulse: rarely enough that no timed run notices
-_FORK_SECONDS = 0.2  # for a keeper that was just started to say who its worker is
-_LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
-_END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
-# What ends all processes of a session, a service or a machine; a kernel that sends one of these does it again.
+_TAIL = 2048  # bytes kept of a kernel's printed output
+_LOOK_SECONDS = 0.1  # between checks of the pulse: too rare to affect a timed run
+_FORK_SECONDS = 0.2  # in which a newly started keeper reports its worker's process id
+_LINGER_SECONDS = 2.0  # in which a worker with a closed channel ends by itself
+_END_SECONDS = 10.0  # in which the keeper ends everything: freeing much memory takes a while
+# Signals that end the processes of a session, a service or a machine; a kernel that sends one will do so again.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -45,7 +45,7 @@ class Lost(Exception):
 
 
 class TimingWindow:
-    """What is held while a worker times a kernel, and looks at the machine before and after that."""
+    """Holds other activity while a worker times a kernel, and samples the machine before and after."""
 
     def __init__(
         self, hold: Callable[[], AbstractContextManager[None]], look: Callable[[float], MachineReading]
@@ -54,7 +54,7 @@ class TimingWindow:
         self.looks: list[MachineReading] = []
 
     def step(self, held: ExitStack, cpu: float) -> None:
-        """Timing begins, or has ended, after so many seconds of the worker's on a processor."""
+        """Timing begins or has ended; `cpu` is the worker's CPU time in seconds."""
         if not self.looks:
             held.enter_context(self._hold())
         self.looks.append(self._look(cpu))
@@ -63,24 +63,24 @@ class TimingWindow:
 
 
 class WorkerProcess:
-    """One living worker, with its keeper between it and this process."""
+    """One live worker, and its keeper between the worker and this process."""
 
     def __init__(self, threads: int, meets: str | None = None) -> None:
-        """Start it, or take one that was started ahead; `open` waits for it. `meets`: as in `Spawned`."""
+        """Start a worker, or take one that was started ahead; `open` waits for it. `meets`: as in `Spawned`."""
         spawned = spawn.take(threads, meets)
         self.pulse, self._channel, self._line = spawned.pulse, spawned.channel, spawned.line
         self._output, self._mark, self._keeper = spawned.output, spawned.mark, spawned.keeper
         self._tail = b""
         self._ended = self._held = False
-        self._count = 1  # of contenders in the present request
-        self.printed = 0  # bytes, since the last request
+        self._count = 1  # contenders in the current request
+        self.printed = 0  # bytes printed since the last request
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
-        self.pid = self._keeper.pid  # until the worker has told its own
+        self.pid = self._keeper.pid  # until the worker reports its own
 
     def open(self, opening: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell it its task. Raises Lost."""
+        """Send the worker its task. Raises Lost."""
         state = self.ask(opening, START_SECONDS)
         self.pid = state["pid"]
         return state
@@ -90,7 +90,7 @@ class WorkerProcess:
         return self._keeper.poll() is None
 
     def ask(self, message: Mapping[str, Any], limit: float, window: TimingWindow | None = None) -> dict[str, Any]:
-        """Send a request and wait for its answer; `window`: where it announces when it times. Raises Lost."""
+        """Send a request and wait for the answer; `window` handles announcements of timing. Raises Lost."""
         self.pulse.clear()
         self.pulse.enter(WorkerStage.OWN, limit)
         self.printed, self._tail = 0, b""
@@ -103,7 +103,7 @@ class WorkerProcess:
         except Garbled:
             raise self._lost(0.0) from None
         self._drain()
-        if "lost" in reply:  # it lives, but no kernel can run in it any more
+        if "lost" in reply:  # it is alive, but cannot run kernels any more
             lost = Lost(Verdict(reply["verdict"]), reply["lost"], self._who(), self.pulse.stage)
             self.end()
             raise lost
@@ -111,7 +111,7 @@ class WorkerProcess:
 
     def _announced(self, window: TimingWindow) -> dict[str, Any]:
         with ExitStack() as held:
-            window.looks.clear()  # of a worker that died
+            window.looks.clear()  # samples from a worker that died
             while "timing" in (reply := self._answer()):
                 window.step(held, reply["timing"])
                 self._channel.ask({})
@@ -119,7 +119,7 @@ class WorkerProcess:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While another process measures on the cores that this one uses. The time of its stage stands still too."""
+        """Suspends the worker while another process measures on its cores. The time of its stage is suspended too."""
         pid = self._worker_pid() if self.alive else None
         if pid is None:
             yield
@@ -136,18 +136,18 @@ class WorkerProcess:
                 os.kill(pid, signal.SIGCONT)
 
     def _worker_pid(self) -> int | None:
-        """Never its keeper's: if this process were killed, a keeper that is suspended would stay forever."""
+        """The worker's id, never the keeper's: if this process were killed, a suspended keeper would stay forever."""
         if self.pid == self._keeper.pid and select.select([self._line], [], [], _FORK_SECONDS)[0]:
             with suppress(OSError, ValueError):
                 self.pid = int(self._line.recv(1 << 10, socket.MSG_PEEK).split(b"\n")[0])
         return None if self.pid == self._keeper.pid else self.pid
 
     def end(self) -> None:
-        """Kill it and everything it started. May be called from another thread than the one that waits for it."""
+        """Kill it and everything it started. May be called while another thread waits for it."""
         if self._ended:
             return
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_WR)  # by this the keeper knows
+            self._line.shutdown(socket.SHUT_WR)  # the keeper detects this
         self._keeper.send_signal(signal.SIGCONT)
         try:
             clean = self._keeper.wait(_END_SECONDS) == 0
@@ -155,7 +155,7 @@ class WorkerProcess:
             clean = False
             self._keeper.kill()
             self._keeper.wait()
-        if not clean:  # it was killed before it could end them
+        if not clean:  # the keeper was killed before it could end them
             _end_marked(f"{spawn.MARK}={self._mark}".encode())
         self._ended = True
 
@@ -168,7 +168,7 @@ class WorkerProcess:
             os.close(self._output)
 
     def _answer(self) -> dict[str, Any]:
-        """Wait until the answer is there, or a stage is overdue."""
+        """Wait for the answer, or until a stage exceeds its limit."""
         suspension = Suspension(self.pid)
         while True:
             for key, _ in self._selector.select(max(0.0, min(self.pulse.left(), _LOOK_SECONDS))):
@@ -185,26 +185,26 @@ class WorkerProcess:
                 lost = Lost(verdict, detail, self._who(), self.pulse.stage, killed=suspension.noticed)
                 self.end()
                 raise lost
-            if not self.alive:  # and a child of the kernel's holds the channel open
+            if not self.alive:  # a child started by the kernel holds the channel open
                 raise Closed("the worker ended")
 
     def _drain(self) -> None:
-        """Take what was printed, keep its end."""
+        """Read the printed output, and keep its end."""
         with suppress(BlockingIOError):
             while part := os.read(self._output, 1 << 16):
                 self.printed += len(part)
                 self._tail = (self._tail + part)[-_TAIL:]
-            # Closed at the other end: asking again would only keep us awake.
+            # Closed at the other end: without this, select would return at once every time.
             with suppress(KeyError):
                 self._selector.unregister(self._output)
 
     def _who(self) -> int:
-        """The place in the request of the kernel at work; a kernel may have overwritten the page."""
+        """The index in the request of the kernel being run, clamped because a kernel may have overwritten the page."""
         return min(max(0, int(self.pulse.fields.who)), self._count - 1)
 
     def _lost(self, linger: float) -> Lost:
         who, stage = self._who(), self.pulse.stage
-        self._keeper.send_signal(signal.SIGCONT)  # a kernel may have stopped it
+        self._keeper.send_signal(signal.SIGCONT)  # a kernel may have stopped the keeper
         with suppress(subprocess.TimeoutExpired):
             self._keeper.wait(linger)
         died = not self.alive
@@ -216,7 +216,7 @@ class WorkerProcess:
         return Lost(verdict, detail, who, stage, killed=_from_outside(report))
 
     def _report(self) -> dict[str, int]:
-        """The keeper's report on the worker's end; empty if the keeper was killed too."""
+        """The keeper's report on how the worker ended; empty if the keeper was killed too."""
         with suppress(OSError, ValueError):
             report: dict[str, int] = json.loads(self._line.recv(1 << 10).split(b"\n")[-1])
             return report
@@ -224,7 +224,7 @@ class WorkerProcess:
 
 
 def _from_outside(report: Mapping[str, int] | None) -> bool:
-    """Whether somebody else ended the worker, or its keeper, which then tells nothing."""
+    """Whether something else ended the worker, or the keeper, which then sends no report."""
     return report is not None and -report.get("ended", -signal.SIGKILL) in _FROM_OUTSIDE and "sent" not in report
 
 
@@ -234,15 +234,15 @@ def _end_marked(mark: bytes) -> None:
         time.sleep(0.01)
 
 
-# What CPUs raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
+# Signals for unaligned access, with their codes: on x86 a general protection fault, on Arm a bus error.
 _UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
 _SPOILT = "closed or wrote to the worker's files"
 _NEAR_STACK = 1 << 20
-_SHOWN = 160  # characters of what it printed
+_SHOWN = 160  # characters of its printed output
 
 
 def overdue(pulse: Pulse) -> tuple[Verdict, str]:
-    """The worker did not finish a stage in time."""
+    """The verdict when the worker did not finish a stage in time."""
     stage, limit = pulse.stage, float(pulse.fields.limit)
     if stage is WorkerStage.LOAD:
         return Verdict.TIMED_OUT, f"loading it took longer than {limit:.3g} seconds"
@@ -252,8 +252,8 @@ def overdue(pulse: Pulse) -> tuple[Verdict, str]:
 
 
 def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
-    """The worker ended. `report`: the keeper's report, empty if it was killed too; None: the worker was killed
-    by us because its channel was corrupted."""
+    """The verdict when the worker died. `report` is the keeper's, empty if it was killed too; None: we killed the
+    worker because its channel was corrupted."""
     if report is None:
         verdict, what = Verdict.CRASHED, _SPOILT
     elif "sent" in report:
@@ -268,7 +268,7 @@ def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple
 
 
 def readable(tail: bytes) -> str:
-    """The end of what a kernel printed, fit to be shown in a line."""
+    """The end of a kernel's printed output, as a single line."""
     text = tail.decode("utf-8", "replace")
     clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return clean if len(clean) <= _SHOWN else "..." + clean[-_SHOWN:]
@@ -314,7 +314,7 @@ def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
 
 
 def _access(address: int, stack: int, write: int, places: Sequence[BufferPlace]) -> str:
-    """Describe a bad address in terms of the tensors."""
+    """Describe an invalid address relative to the tensors."""
     did = {0: "read", 1: "wrote"}.get(write, "touched memory")
     for place in places:
         end = place.start + place.bytes
@@ -331,12 +331,12 @@ def _access(address: int, stack: int, write: int, places: Sequence[BufferPlace])
     return f"{did} at an unmapped address (segmentation fault)"
 
 
-_GAP = 0.5  # seconds between two looks: so long only if this process stood still itself
+_GAP = 0.5  # seconds between checks: a longer gap means that this process itself was suspended
 _STOPPED = ("T", "t")
 
 
 class Suspension:
-    """Of this process or of another one, since now."""
+    """Detects suspension of this process or another one from now on."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -344,7 +344,7 @@ class Suspension:
         self.noticed = False
 
     def look(self) -> None:
-        """To be called several times in each gap."""
+        """Check; to be called several times per _GAP."""
         now = time.monotonic()
         self.noticed = self.noticed or now - self._looked > _GAP or _stopped(self._pid)
         self._looked = now
@@ -352,6 +352,6 @@ class Suspension:
 
 def _stopped(pid: int) -> bool:
     with suppress(OSError):
-        # The name stands in parentheses and may hold anything.
+        # The process name is in parentheses and may contain anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in _STOPPED
     return False

@@ -22,13 +22,13 @@ from deepgen.run.measure.harness import FloatingMode
 
 _LIMITS = sorted(n for n in dir(resource) if n.startswith("RLIMIT_"))
 _SIGNALS = range(1, 65)
-_SIGACTION_BYTES = 256  # more than any system's struct takes
-_HANDLER_BYTES = 16  # its address and the signals that it blocks; C libraries leave what follows undefined
-_NAMED = 3  # files and variables in a sentence
-# What runtimes open once and keep: OpenMP's shared memory, devices of GPUs, and what says nothing about the disk.
+_SIGACTION_BYTES = 256  # more than the struct takes on any system
+_HANDLER_BYTES = 16  # the address and the blocked signals; C libraries leave the rest undefined
+_NAMED = 3  # files and variables listed in a sentence
+# Files that runtimes open once and keep: OpenMP's shared memory, GPU devices, and paths that are not on disk.
 _RUNTIME_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/shm/", "/memfd:", "/proc/", "/sys/", "anon_inode:")
-_RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # Intel's and LLVM's OpenMP register themselves in the environment
-# Where the user asked for it, an OpenMP runtime pins the thread that loads it.
+_RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # OpenMP runtimes of Intel and LLVM register themselves in the environment
+# If the user asks for it, an OpenMP runtime pins the thread that loads it.
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _libc = ctypes.CDLL(None)
 _action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -44,7 +44,7 @@ class ProcessState:
 
     cores: frozenset[int]
     priority: tuple[int, int, int]  # nice, scheduling class, real-time priority
-    blocked: frozenset[int]  # signals
+    blocked: frozenset[int]  # signal numbers
     handlers: Mapping[int, bytes]
     timers: tuple[bool, ...]
     folder: str
@@ -53,26 +53,26 @@ class ProcessState:
     variables: Mapping[bytes, bytes]
     files: Mapping[int, str]
     children: bool
-    orphans: frozenset[int]  # that are left of its children, and so the keeper's now
+    orphans: frozenset[int]  # left by its children and adopted by the keeper
     locale: bytes
     name: bytes
     locked: int  # KiB of memory
 
 
 class Watch:
-    """Compares the state of this process with how it was when it was last found in order."""
+    """Compares the state of this process with the last accepted one."""
 
     def __init__(self, arithmetic: Callable[[], FloatingMode]) -> None:
         self._arithmetic = arithmetic
         self.renew()
 
     def renew(self) -> None:
-        """The present state is as it should be."""
+        """Accept the current state."""
         self._arithmetic()
         self._before = read()
 
     def accept(self) -> None:
-        """What a baseline opened and set is its own affair; what the next contender would notice is undone."""
+        """Accept what a baseline opened and set, and undo what would affect the next contender."""
         before, after = self._before, read()
         if _noticed(after) == _noticed(before):
             self._arithmetic()
@@ -88,12 +88,12 @@ class Watch:
         self.renew()
 
     def changed(self) -> str | None:
-        """What was changed since, in words."""
+        """What has changed since, in words."""
         return difference(self._before, read(), self._arithmetic())
 
 
 def _noticed(state: ProcessState) -> tuple[object, ...]:
-    """What a contender would notice of what a baseline set."""
+    """The part of the state that affects contenders."""
     return state.cores, state.blocked, state.folder, state.umask
 
 
@@ -121,14 +121,14 @@ def read() -> ProcessState:
 
 
 def difference(before: ProcessState, after: ProcessState, arithmetic: FloatingMode) -> str | None:
-    """What a kernel did to its process, in words."""
+    """What a kernel changed in its process, in words."""
     sentences = []
     if changed := [*_arithmetic_changes(arithmetic), *_changes(before, after)]:
         *first, last = changed
         listed = f"{', '.join(first)} and {last}" if first else last
         sentences.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
     sentences += _file_changes(before.files, after.files)
-    # One that has ended since was none of its doing: a compiler that a call from Python was built with.
+    # An orphan that has ended since does not count: it was a compiler used for a call from Python.
     if after.orphans - before.orphans or (after.children and not before.children):
         sentences.append("left behind a process that it had started")
     return "; ".join(sentences) or None
@@ -198,24 +198,24 @@ def _signals(numbers: Iterable[int]) -> str:
 
 def _handler(number: int) -> bytes:
     if _libc.sigaction(number, None, _action) != 0:
-        return b""  # one that the C library keeps for itself
+        return b""  # reserved by the C library
     return _handler_of.tobytes()
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # there is no other way to ask on every system
+    mask = os.umask(0o077)  # reading it requires setting it
     os.umask(mask)
     return mask
 
 
 def _limit(name: str) -> tuple[int, int]:
     soft, hard = resource.getrlimit(getattr(resource, name))
-    # While kernels run, the worker itself holds the soft limit of the address space down.
+    # While kernels run, the worker itself lowers the soft limit of the address space.
     return (0, hard) if name == "RLIMIT_AS" else (soft, hard)
 
 
 def _variables() -> Iterator[tuple[bytes, bytes]]:
-    """Of the C library, which Python's own copy does not follow."""
+    """The environment of the C library, which Python's own copy does not follow."""
     pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
     place = 0
     while pointer and (entry := pointer[place]) is not None:
@@ -227,7 +227,7 @@ def _variables() -> Iterator[tuple[bytes, bytes]]:
 def _files() -> dict[int, str]:
     files = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, not paths)
-        with suppress(OSError):  # the one by which they were listed
+        with suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 (not always a path)
     return files
 
@@ -245,7 +245,7 @@ def _locked() -> int:
 
 
 def _text(path: str) -> bytes:
-    """Of a short file that the system makes, in a third of a Path's time: this is asked around every run."""
+    """The text of a short system file, in a third of a Path's time: it is read around every run."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, 1 << 16)
@@ -270,16 +270,16 @@ def _orphans() -> frozenset[int]:
     return frozenset(map(int, listed)) - {os.getpid()}
 
 
-SETTLE_SECONDS = 0.2  # longer than the usual thread pools spin for, even on a busy machine
+SETTLE_SECONDS = 0.2  # longer than thread pools usually spin, even on a busy machine
 PATIENCE = 3
-BURNT_SECONDS = 0.5  # of a thread's own time after the last call: no thread pool spins for so long unless it is told to
-BURNING_SECONDS = 5.0  # until then it may have to wait for a core
-_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # by these a user tells it to
+BURNT_SECONDS = 0.5  # seconds of CPU time after the last call; no thread pool spins that long by default
+BURNING_SECONDS = 5.0  # until then a thread may have to wait for a core
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # variables with which a user lets threads spin
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds that threads have run, and that they have waited for a core although they had something to do."""
+    """Seconds that threads have run, and that they have waited for a core while ready to run."""
 
     ran: float
     waited: float
@@ -292,26 +292,26 @@ class Waits:
 
     @property
     def share(self) -> float | None:
-        """Of the time that they wanted a core; None where the system does not tell."""
+        """Share of the ready time spent waiting for a core; None if the system does not report it."""
         return self.waited / (self.ran + self.waited) if self.ran > 0.0 else None
 
 
 class Threads:
-    """Watches this process's other threads: a pool that spins after its run would slow whatever is timed next."""
+    """Watches this process's other threads: a thread pool that spins after its run would slow the next timed run."""
 
     def __init__(self, scan: Callable[[Sequence[int]], bool | None] = lambda files: None) -> None:
-        """`scan`: tells quickly whether one of the threads with these files computes; None: it cannot tell."""
+        """`scan` returns quickly whether a thread with one of these files is running; None if it cannot know."""
         self._files: dict[str, int] = {}
         self._scan = scan
-        self.restless = 0  # waits that ended before they slept, since the last look
+        self.restless = 0  # waits that timed out since the last look
 
     def look(self) -> None:
-        """Find the threads that exist now."""
+        """Find the current threads."""
         self.restless = 0
         self._find()
 
     def settle(self) -> None:
-        """Wait until all of them sleep. Those that never do are not waited for again and again."""
+        """Wait until all of them sleep. After PATIENCE timeouts there is no more waiting."""
         if self.restless >= PATIENCE:
             return
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -328,7 +328,7 @@ class Threads:
         return any(stat[0] == b"R" for _, stat in self._stats()) if scanned is None else scanned
 
     def waits(self) -> Waits:
-        """Of all threads of this process, since each began."""
+        """The total over all threads of this process, each since its start."""
         ran = waited = 0
         for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 (names, not paths)
             with suppress(OSError, ValueError):
@@ -337,7 +337,7 @@ class Threads:
         return Waits(ran * 1e-9, waited * 1e-9)
 
     def keeps_computing(self) -> bool:
-        """Whether a thread keeps computing between calls."""
+        """Whether a thread continues to use CPU time between calls."""
         if any(name in os.environ for name in _SPINNING):
             return False
         self._find()
@@ -365,14 +365,14 @@ class Threads:
                 continue
 
     def _stats(self) -> Iterator[tuple[str, list[bytes]]]:
-        """The system's figures for each, beginning with its state."""
+        """The system's statistics of each thread, beginning with its state."""
         for thread, file in self._files.items():
             with suppress(OSError):
                 text = os.pread(file, 512, 0)
-                # The state follows the command's name, which is in parentheses and may hold anything.
+                # The state follows the command name, which is in parentheses and may contain anything.
                 yield thread, text[text.rfind(b")") + 2 :].split()
 
 
 def _ticks(stat: list[bytes]) -> int:
-    """Of the system's clock that a thread has computed."""
+    """Clock ticks of CPU time that a thread has used."""
     return int(stat[11]) + int(stat[12])

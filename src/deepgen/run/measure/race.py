@@ -1,6 +1,6 @@
-"""Statistics of samples: when there are enough, who is faster, and races.
+"""Statistics of samples: when there are enough, which contender is faster, and races.
 
-In a race contenders are timed in interleaved rounds until a rule says that it is decided, and compared round by round.
+In a race, contenders are timed in interleaved rounds until a rule ends it, and compared round by round.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from deepgen.operators import Array
 from deepgen.run.measure.base import Policy
 
 Key = TypeVar("Key", bound=Hashable)
-# From contenders, a number of rounds and the number of the first to the samples of each; who is missing has failed.
+# Takes contenders, a number of rounds and the index of the first; returns the samples of each that did not fail.
 TimeRounds: TypeAlias = "Callable[[Sequence[Key], int, int], Mapping[Key, Sequence[float]]]"
 
 
 @dataclass
 class RaceResult(Generic[Key]):
-    """The samples of all that are still in the race: sample i of each is of round i."""
+    """The samples of all contenders still in the race: sample i of each is from round i."""
 
     samples: dict[Key, list[float]]
     rounds: int = 0
-    seconds: list[float] = field(default_factory=list)  # that each chunk of rounds took
+    seconds: list[float] = field(default_factory=list)  # duration of each chunk of rounds
 
     def ratio(self, name: Key, to: Key) -> Ratio:
-        """How many times longer one takes than another, round by round."""
+        """The ratio of one contender's time to another's, round by round."""
         return paired_ratio(self.samples[name], self.samples[to])
 
     def leader(self, among: Iterable[Key]) -> Key | None:
-        """Who has the least median of these; None where all have failed."""
+        """The contender with the least median among these; None if all have failed."""
         able = [name for name in among if name in self.samples]
         return min(able, key=lambda name: float(np.median(self.samples[name])), default=None)
 
     def fitting(self, max_seconds: float) -> int:
-        """How many more rounds the time allows, at the pace so far."""
+        """The number of further rounds that fit into the time, at the pace so far."""
         elapsed = sum(self.seconds)
         return int((max_seconds - elapsed) * self.rounds / elapsed) if elapsed else 1
 
@@ -53,9 +53,9 @@ def race(
     rounds: int,
     more: Callable[[RaceResult[Key]], int] = lambda result: 0,
 ) -> RaceResult[Key]:
-    """Time all contenders in so many rounds, then in as many as `more` asks for, until that is none.
+    """Time all contenders in `rounds` rounds, then in as many as `more` requests, until that is 0.
 
-    `interleaved` makes `time_rounds` of functions that each time one run; runners have `compare` for it.
+    `interleaved` makes `time_rounds` from functions that each time one run; runners use `compare`.
     """
     result: RaceResult[Key] = RaceResult({name: [] for name in contenders})
     while rounds > 0 and result.samples:
@@ -69,7 +69,7 @@ def race(
 
 
 def interleaved(timers: Mapping[Key, Callable[[], float | None]], seed: int) -> TimeRounds[Key]:
-    """Rounds in which each timer is called once, in an order that is drawn again for each; None: it has failed."""
+    """Rounds in which each timer is called once, in a new random order; a timer that returns None has failed."""
     names = list(timers)
 
     def time_rounds(present: Sequence[Key], rounds: int, first: int) -> Mapping[Key, Sequence[float]]:
@@ -95,7 +95,7 @@ CONFIDENCE = 0.99
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer one takes than the other, with its confidence interval."""
+    """The ratio of one contender's time to another's, with its confidence interval."""
 
     estimate: float
     low: float
@@ -103,7 +103,7 @@ class Ratio:
 
     @property
     def no_slower(self) -> bool:
-        """Whether it is not significantly slower than the other."""
+        """Whether it is not significantly slower than the other contender."""
         return self.low <= 1.0 and self.estimate <= 1.0 + TIE
 
     @property
@@ -117,7 +117,7 @@ class Ratio:
 
 
 def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
-    """Median of the round-by-round ratios. Robust to a slow round that hits both."""
+    """The median of the round-by-round ratios, which is robust to a slow round that affects both."""
     logs = np.sort(np.log(np.asarray(slower)) - np.log(np.asarray(faster)))
     return Ratio(*(float(np.exp(log)) for log in (np.median(logs), *_interval(logs))))
 
@@ -128,18 +128,19 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def _interval(ordered: Array) -> tuple[float, float]:
-    """The confidence interval of the median that sorted samples have, whatever the noise looks like.
+    """The confidence interval of the median of sorted samples, for any distribution of the noise.
 
-    A sample is above the true median as likely as below it. So the number below is binomial, which tells how sure it is
-    that the median lies between the k-th smallest and the k-th largest. CONFIDENCE lies between what two such k give,
-    and so do the ends (interpolated after Hettmansperger and Sheather, 1986). Resampling takes fifty times as long, and
-    its intervals hold the median of 10 rounds in 96 cases of 100.
+    A sample is above the true median with the same probability as below it. So the number of samples below it is
+    binomial, which gives the confidence that the median is between the k-th smallest and the k-th largest sample.
+    CONFIDENCE is between the values for two consecutive k, so the ends are interpolated (after Hettmansperger and
+    Sheather, 1986). Resampling takes fifty times as long, and with 10 rounds its intervals contain the median in 96
+    cases of 100.
     """
     count = len(ordered)
     at_most = accumulate(comb(count, below) / 2**count for below in range(count // 2 + 1))
     sure = [1.0 - 2.0 * tail for tail in at_most]  # for k = 1, 2, ...
     k = len([share for share in sure if share >= CONFIDENCE])
-    if k == 0:  # fewer than 8 samples are never so sure
+    if k == 0:  # fewer than 8 samples never reach it
         return float(ordered[0]), float(ordered[-1])
     part = (sure[k - 1] - CONFIDENCE) / (sure[k - 1] - sure[k])
     step = (count - k) * part / (k + (count - 2 * k) * part)
@@ -147,17 +148,17 @@ def _interval(ordered: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's factor, that settle that it is beaten
-HOPELESS = 10.0  # times slower than the time to beat: one sample will do
-FAST = 0.7  # a sample below this share of the median is suspect
-SPREAD = 3.0  # times: quartiles further apart than this settle nothing
-BEHIND = 0.25  # of the distance to the time to beat: how wide the interval of a kernel behind it may be
-RESOLUTION = 1e-7  # seconds: clocks tell no less of a single run, some count in steps of 40 ns
-_STEP = 5  # samples between two looks, once there are many
+FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's factor, that show that a kernel is beaten
+HOPELESS = 10.0  # times the time to beat: a single sample is enough
+FAST = 0.7  # a sample below this share of the median is suspicious
+SPREAD = 3.0  # ratio of the quartiles above which samples are unsettled
+BEHIND = 0.25  # allowed interval of a slower kernel, as a share of its distance to the time to beat
+RESOLUTION = 1e-7  # seconds: the resolution for a single run; some clocks count in steps of 40 ns
+_STEP = 5  # samples between checks, once there are many
 
 
 def rough_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """A 95% confidence interval of the median, from few samples and quickly: no assumption on the noise."""
+    """A 95% confidence interval of the median from few samples, computed fast, without assumptions on the noise."""
     ordered = sorted(samples)
     n = len(ordered)
     reach = 0.98 * math.sqrt(n)
@@ -167,31 +168,31 @@ def rough_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) -> bool:
-    """Whether another sample would change nothing that matters."""
+    """Whether another sample would not change any decision."""
     n = len(samples)
     if n >= policy.max_samples or (beat is not None and is_beaten(samples, policy, beat)):
         return True
     total = sum(samples)
     if n < policy.min_samples:
-        # Few long runs tell as much as many: they average over whatever disturbs them.
+        # A few long runs are as informative as many short ones: they average over disturbances.
         return n >= FEWEST_BEATEN and total >= 4.0 * policy.max_seconds
     if total >= policy.max_seconds:
         return True
     if n > 2 * policy.min_samples and n % _STEP:
         return False
-    # A suspiciously fast sample is confirmed by as many more as would have been enough without it.
+    # A suspiciously fast sample is followed by as many more as are usually enough.
     middle = median(samples)
     recent = samples[-policy.min_samples :]
     if min(recent) < FAST * middle:
         return False
     low, high = rough_interval(samples)
-    # How far behind a kernel is need not be known well.
+    # If a kernel is slower than the best, its time need not be precise.
     behind = 0.0 if beat is None else BEHIND * (low / beat - 1.0)
     return high - low <= max(RESOLUTION, max(policy.precision, behind) * middle)
 
 
 def is_beaten(samples: Sequence[float], policy: Policy, beat: float) -> bool:
-    """Whether these samples are surely slower than `beat` by the policy's factor."""
+    """Whether these samples are certainly slower than `beat` by the policy's factor."""
     if not samples:
         return False
     best = min(samples)

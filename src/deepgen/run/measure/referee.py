@@ -1,4 +1,4 @@
-"""How a worker answers requests, on any device: verify, time, verify again; or time several interleaved."""
+"""How a worker answers requests on any device: verify, time, verify again; or time several contenders interleaved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Verdict
 
 
 class ContextLost(Exception):
-    """A kernel has left the device or this process unusable: a new process is needed."""
+    """A kernel has left the device or this process unusable: a new worker process is needed."""
 
     def __init__(self, detail: str, verdict: Verdict = Verdict.CRASHED) -> None:
         super().__init__(detail)
@@ -33,7 +33,7 @@ class ContextLost(Exception):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What kernels run on: the place of a shape in the task, and what its inputs are drawn from."""
+    """The inputs of a run: the index of a shape in the task, and the seed and probe that inputs are drawn from."""
 
     seed: int
     probe: str = "normal"
@@ -41,7 +41,7 @@ class Inputs:
 
     @property
     def first(self) -> Inputs:
-        """Of those that alternate on one bench, the first."""
+        """The first of the sets that alternate on one bench."""
         return replace(self, seed=handed.pair(self.seed, self.probe)[0])
 
 
@@ -49,19 +49,19 @@ E = TypeVar("E", bound=Entrant)
 
 
 class Referee(ABC, Generic[E]):
-    """One device, one operator, many kernels."""
+    """Judges many kernels for one operator on one device."""
 
     task: Task
-    _worn: set[str]  # binaries that have been called many times in this process
-    announce: Callable[[], None]  # to the supervisor, that timing begins or has ended
-    judge: Helper | None  # the kernel that answers are compared with, where the operator has no reference
+    _worn: set[str]  # binaries that have already been called many times in this process
+    announce: Callable[[], None]  # tells the supervisor that timing begins or has ended
+    judge: Helper | None  # the kernel to compare with if the operator has no reference
 
     @abstractmethod
     def entrant(self, inputs: Inputs, who: int, beat: float | None, placed: Placement = Placement.LINES) -> E:
-        """A contender with nothing loaded yet, on these inputs."""
+        """A contender with these inputs and nothing loaded yet."""
 
     def strided_entrant(self, inputs: Inputs) -> E | None:
-        """One whose tensors have room between their rows; None where all are dense."""
+        """A contender whose tensors have padded rows; None if all are dense."""
         return None
 
     @abstractmethod
@@ -70,33 +70,33 @@ class Referee(ABC, Generic[E]):
 
     @abstractmethod
     def limited(self) -> AbstractContextManager[None]:
-        """While kernels run, they may not take the machine's whole memory."""
+        """While this context is open, kernels cannot use up the machine's memory."""
 
     @abstractmethod
     def look(self) -> None:
-        """Before timing begins."""
+        """Called before timing begins."""
 
     @abstractmethod
     def conditions(self, entrant: E) -> JsonObject: ...
 
     @abstractmethod
     def stray(self) -> bool:
-        """Whether this process is left in a state in which nothing more should be timed."""
+        """Whether this process is in a state in which nothing more should be timed."""
 
     @abstractmethod
     def counted(self, entrant: E, events: Sequence[str]) -> Counted:
-        """Run it as often as it takes to count these events."""
+        """Run the kernel as often as needed to count these events."""
 
     def inspect(self, entrant: E, *, finished: bool = False) -> None:
-        """After an entrant has run. Raises ContextLost if it left its process changed, or when `finished`, busy."""
+        """Check the process after a run. Raises ContextLost if it was left changed, or, when `finished`, busy."""
         return
 
     def close(self) -> None:
-        """Give back what another operator in this process has no use for."""
+        """Release what another operator in this process does not need."""
         return
 
     def give_answers(self, entrant: E) -> None:
-        """Have this entrant run the kernel that the others are compared with."""
+        """Compute answers by running the kernel that others are compared with."""
         try:
             if self.judge is None:
                 raise DeepgenError("the reference kernel could not be built")
@@ -108,7 +108,7 @@ class Referee(ABC, Generic[E]):
             entrant.close()
 
     def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """Verify, time, verify again, and once more where arrays are aligned no better than promised."""
+        """Verify, time, verify again, and run once more with arrays aligned only as promised."""
         policy, beat = self.task.policy, request["beat"]
         samples: list[float] = []
 
@@ -128,14 +128,14 @@ class Referee(ABC, Generic[E]):
 
     @contextmanager
     def _timing(self, request: Mapping[str, Any]) -> Iterator[None]:
-        """The supervisor holds what is in the way meanwhile, where it asked for that; also where a run fails in it."""
+        """Announce that timing begins and ends, if requested, so that other activity is held; also when a run fails."""
         announce = self.announce if request.get("announced") else _nothing
         announce()
         yield
         announce()
 
     def count(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """Count events of a kernel on the task's own inputs. No samples are taken: counting may slow it down."""
+        """Count events of a kernel on the task's own inputs. No samples are taken, as counting may slow it down."""
         counted = Counted()
 
         def work(entrant: E) -> None:
@@ -150,8 +150,8 @@ class Referee(ABC, Generic[E]):
         return [counted.kept_in(measured) if measured.ok else measured]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """The verdict on other inputs, right before the guards, and on usual ones also one element off; or on those,
-        called in another way."""
+        """The verdict on other inputs with tensors against the guard pages, and for usual inputs also one element off;
+        or on usual inputs in another way of calling."""
         inputs = Inputs(request["seed"], handed.drawn_as(request["probe"]), request.get("shape", 0))
         if request["probe"] in (MANY_CALLS, SEVERAL_THREADS):
             work = self._many_calls if request["probe"] == MANY_CALLS else self._several_threads
@@ -171,7 +171,7 @@ class Referee(ABC, Generic[E]):
         return [self._also_off(verified, inputs, request) if request["probe"] == "normal" else verified]
 
     def _many_calls(self, request: Mapping[str, Any], entrant: E) -> None:
-        """Every result is compared, and what grows is counted."""
+        """Call it many times, compare every result, and check for growing resources."""
         entrant.first()
         if (grown := repeated(entrant.again, self.task.policy.calls_seconds)) is not None:
             raise ContextLost(grown, Verdict.WRONG)
@@ -188,7 +188,7 @@ class Referee(ABC, Generic[E]):
         self.inspect(entrant)
 
     def _also_off(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
-        """What is known of a kernel, if one more run is correct too: with tensors that are aligned as promised only."""
+        """The measurement of a correct kernel, unless another run with tensors aligned only as promised is wrong."""
         if not right.ok or not request.get("kernel"):
             return right
 
@@ -204,12 +204,12 @@ class Referee(ABC, Generic[E]):
         return replace(right, error=max(right.error or 0.0, tried.error or 0.0)) if tried.ok else tried
 
     def prepare(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """The usual inputs and answers, before the first kernel is there."""
+        """Compute the usual inputs and answers before the first kernel is built."""
         self.entrant(self._usual(request), 0, None).close()
         return []
 
     def try_baselines(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """Load baselines and let each run once on the usual inputs, so that a race need not wait for that."""
+        """Load baselines and run each once on the usual inputs, so that a race need not wait for that."""
 
         def work(entrant: E) -> None:
             entrant.first()
@@ -219,7 +219,7 @@ class Referee(ABC, Generic[E]):
         return [self._attempted(self._entered(request, who), entry, work) for who, entry in entries]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
+        """Time all contenders in a new random order each round. One that fails drops out; the others continue."""
         entries = request["contenders"]
         racing: dict[int, E] = {}
         out: dict[int, Measurement] = {}
@@ -232,7 +232,7 @@ class Referee(ABC, Generic[E]):
                 lost = racing.pop(who)
                 lost.close()
                 out[who] = self._rejected(lost, rejected)
-                self.inspect(lost)  # otherwise the next one would be blamed for what this one changed
+                self.inspect(lost)  # otherwise the next contender would be blamed for what this one changed
 
         def sample(who: int) -> float | None:
             seconds: list[float] = []
@@ -261,19 +261,19 @@ class Referee(ABC, Generic[E]):
         return [out[who] for who in range(len(entries))]
 
     def _entered(self, request: Mapping[str, Any], who: int) -> E:
-        """A contender of a race. A baseline that is less accurate is timed all the same."""
+        """A contender of a race. A less accurate baseline is timed nevertheless."""
         entrant = self.entrant(self._usual(request), who, None)
         entrant.leeway = 1.0 if request["contenders"][who].get("kernel") else ROUGH
         return entrant
 
     def _usual(self, request: Mapping[str, Any]) -> Inputs:
-        """The task's own inputs, at the shape that the request names."""
+        """The task's own inputs, at the requested shape."""
         return Inputs(self.task.seed, shape=request.get("shape", 0))
 
     def _attempted(
         self, entrant: E, request: Mapping[str, Any], work: Callable[[E], None], samples: Sequence[float] = ()
     ) -> Measurement:
-        """Load what the request names and do something with it; a fault of it becomes its verdict."""
+        """Load the requested kernel and run `work` on it; its faults become its verdict."""
         try:
             self.load(entrant, request)
             with self.limited():

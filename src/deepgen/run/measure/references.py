@@ -1,4 +1,4 @@
-"""References: numpy's are cached, and some of their elements check the compiled ones."""
+"""References: numpy's are cached, and some of their elements verify the compiled ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from deepgen.vocabulary.dtypes import dtype
 
 Compiled = Callable[[Operator, Mapping[str, Array], str], "dict[str, Answer] | None"]
 SAMPLES = 1000
-_OPERATIONS = 1 << 25  # that numpy may take for them: where one element takes a million, there are fewer
-_SHARE = 0.01  # of the operator's tolerance that a reference may be off by; all of it where f64 is judged by f64
+_OPERATIONS = 1 << 25  # limit for numpy's elements: if one element takes a million operations, fewer are checked
+_SHARE = 0.01  # allowed error of a reference as a share of the operator's tolerance; 1 if f64 is compared in f64
 _SCALE_ERROR = Tolerance(1e-3, 1e-3)
-_DIGESTS = "deepgen.vocabulary.code_digest"  # by its name: it does not travel in bundles, which have no user's code
+_DIGESTS = "deepgen.vocabulary.code_digest"  # imported by name: bundles do not contain it, as they have no user's code
 _VERSION = 3
-_SMALL, BYTES_A_SECOND = 64 << 20, 2e8  # answers that are larger, and computed faster than this, are not kept
+_SMALL, BYTES_A_SECOND = 64 << 20, 2e8  # larger answers that are computed faster than this are not cached
 _SCALE_SUFFIX = ".scale"
 
 
@@ -41,9 +41,10 @@ def doubt(
     *,
     scaled: bool,
 ) -> str | None:
-    """Where the kernel and numpy differ, in words: at the corners or at a thousand other elements.
+    """A difference between the kernel's and numpy's reference, in words: at the corners or at a thousand other
+    elements.
 
-    `some`: elements of `want_NAME` and `scale_NAME` at flat places.
+    `some`: returns elements of `want_NAME` and `scale_NAME` at flat indices.
     """
     size = max(1, int(np.prod(output.shape, dtype=np.int64)))
     places = sampled(output.shape, operator.reference_rows, _OPERATIONS * size // max(1, operator.flops()))
@@ -65,9 +66,10 @@ def doubt(
 
 
 def sampled(shape: tuple[int, ...], rows: int | None = None, most: int = SAMPLES) -> Array:
-    """Flat places of elements: all of a small tensor, else the corners of each dimension and random others.
+    """Flat indices of elements: all of a small tensor, else the corners of each dimension and random others.
 
-    `rows`: of how many rows along the last dimension they are, corners apart; `most`: how many there are about at most.
+    `rows`: the number of rows along the last dimension to take them from, apart from the corners; `most`: roughly the
+    largest number of elements.
     """
     size, count = int(np.prod(shape, dtype=np.int64)), max(1, min(SAMPLES, most))
     if size <= count:
@@ -93,8 +95,8 @@ def reference(
 ) -> Mapping[str, Answer]:
     """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it.
 
-    `constant`: the inputs among them that are those of the first seed of the pair. `compiled` computes it where it can:
-    sooner than it could be read.
+    `constant`: the inputs taken from the first seed of the pair. `compiled` computes the result if it can, which is
+    faster than reading it.
     """
     if compiled is not None and (computed := compiled(operator, inputs, probe)) is not None:
         return _read_only(computed)
@@ -106,7 +108,7 @@ def reference(
     answers = operator.reference(inputs)
     size = sum(answer.values.nbytes + answer.scale.nbytes for answer in answers.values())
     if size <= _SMALL or time.monotonic() - started > size / BYTES_A_SECOND:
-        with suppress(OSError):  # a full disk or a read-only folder costs only the time to compute it again
+        with suppress(OSError):  # on a full disk or in a read-only folder, it only has to be computed again
             _write(folder, key, answers)
             kept = _read(folder, key, trusted=True)
     return kept if kept is not None else _read_only(answers)
@@ -119,8 +121,8 @@ def _read_only(answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
 
 
 def _code(operator: type[Operator]) -> list[Json]:
-    """Digests of the files that the operator's class, and those it is made from, were read from, and of deepgen's own
-    beside them: a reference that is computed in another way, or on other inputs, is another reference."""
+    """Digests of the files that define the operator's class and its base classes, and of deepgen's own files beside
+    them: a reference computed in another way, or on other inputs, is another reference."""
     classes = [cls for cls in operator.__mro__ if issubclass(cls, Operator)]
     named = (getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes)
     files = {str(file) for file in named if file is not None}
@@ -135,12 +137,12 @@ def _code(operator: type[Operator]) -> list[Json]:
 def _file_digest(file: str) -> str:
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:  # made in memory: what it is called is all that is known of it
+    except OSError:  # created in memory: only its name is known
         return file
 
 
 def _read(folder: Path, key: str, *, trusted: bool = False) -> dict[str, Answer] | None:
-    """What was kept, when it is whole. `trusted`: we have just written it."""
+    """The cached answers, if they are intact. `trusted`: we have just written them."""
     try:
         sums = json.loads((folder / f"{key}.json").read_text())
         arrays = {}
@@ -179,7 +181,7 @@ def _sum(array: Array) -> str:
 
 
 def content_key(operator: Operator, first_seed: int, probe: str) -> str:
-    """Of all that a set depends on: a user's code and values, and our own."""
+    """The key of everything that an input set depends on: a user's code and values, and our own."""
     code_digest, cls = import_module(_DIGESTS).code_digest, type(operator)
     judges = {part: code_digest(value, cls) for part, value in operator.judged_by().items()}
     drawn = [operator.to_json(), record(operator).to_json(), first_seed, probe]

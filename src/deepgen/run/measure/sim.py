@@ -1,4 +1,4 @@
-"""The runner of the simulated device: no process, no clock, the same answers on every machine."""
+"""The runner of the simulated device: no process and no clock, with the same results on every machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONDITIONS = {"simulated": True}
 
 
 class SimRunner:
-    """Times are drawn from the target's cost function; what is drawn depends on seed, config and occasion alone."""
+    """Draws times from the target's cost function; a draw depends only on seed, config and occasion."""
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task.target, Sim):
@@ -34,7 +34,7 @@ class SimRunner:
             return failed
         policy = self.task.policy
         drawn = self._draw(config, self._key("measure", config, shape), policy.max_samples, shape)
-        # `beat` depends on what ended earlier, which is no part of the occasion: it is not looked at.
+        # `beat` depends on which trials ended earlier, which must not affect the draw, so it is ignored.
         count = policy.min_samples
         while not enough(drawn[:count], policy):
             count += 1

@@ -1,6 +1,6 @@
 """Starts a worker process with its keeper in a clean environment, possibly before there is work for it.
 
-It imports little: a command starts its worker here before it has imported anything else of its own.
+It imports little, because a command starts its worker before importing anything else.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import deepgen
 from deepgen.run.measure import keeper
 from deepgen.run.measure.channel import Channel, Closed, Pulse
 
-# In the environment of the worker and of everything that it starts. Services of systemd have such a variable too: it
-# should not be plain to a kernel that it is being measured.
+# Set in the environment of the worker and of everything it starts. Systemd services have this variable too, so it does
+# not reveal to a kernel that it is being measured.
 MARK = "INVOCATION_ID"
-_OURS = "DEEPGEN_"  # what names of our own variables begin with
+_OURS = "DEEPGEN_"  # prefix of our own variables
 
 
 class Spawned:
-    """A worker that imports what it needs, and then waits to be told its task."""
+    """A worker that imports what it needs, and then waits for its task."""
 
     def __init__(self, threads: int, meets: str | None = None) -> None:
-        """`meets`: the language of a device whose driver it shall start at once, which takes a while."""
+        """`meets`: the language of a device whose driver it starts at once, because that takes a while."""
         self.surroundings = surroundings(threads)
         self.pulse, pulse_fd = Pulse.create()
         ours, channel = socket.socketpair()
@@ -40,13 +40,13 @@ class Spawned:
         path, env = self.surroundings
         try:
             self.keeper = subprocess.Popen(
-                # Not `-m`: that would put the current folder before everything else that is imported.
+                # Not `-m`, which would put the current folder first in the import path.
                 [sys.executable, keeper.__file__, *map(str, fds), *path],
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
                 pass_fds=fds,
-                cwd="/",  # until it is told a folder of our own
+                cwd="/",  # until it gets a folder of its own
                 env={**env, MARK: self.mark},
                 start_new_session=True,
             )
@@ -57,12 +57,12 @@ class Spawned:
                 os.close(fd)
         self.met = meets
         if meets is not None:
-            with suppress(Closed):  # whoever opens it says what is wrong
+            with suppress(Closed):  # errors appear when it is opened
                 self.channel.ask({"do": "meet", "language": meets})
 
     def end(self) -> None:
-        """Where there is no use for it."""
-        self.line.close()  # by this its keeper knows
+        """End a worker that is not needed."""
+        self.line.close()  # the keeper detects this
         self.keeper.wait()
         self.channel.close()
         os.close(self.output)
@@ -72,43 +72,43 @@ _waiting: list[Spawned] = []
 
 
 def start_ahead(threads: int, meets: str | None) -> None:
-    """Start a worker before there is a task for it. It ends with this process."""
+    """Start a worker before its task is known. It ends with this process."""
     _waiting.append(Spawned(threads, meets))
 
 
 def take(threads: int, meets: str | None) -> Spawned:
-    """The worker that was started ahead if it fits and lives, else a new one."""
+    """The worker that was started ahead, if it fits and is alive, else a new one."""
     while _waiting:
         waiting = _waiting.pop()
         fits = waiting.surroundings == surroundings(threads) and waiting.met == meets
         if fits and waiting.keeper.poll() is None:
             return waiting
-        threading.Thread(target=waiting.end, daemon=True).start()  # a driver that starts delays that
+        threading.Thread(target=waiting.end, daemon=True).start()  # a starting driver delays its end
     return Spawned(threads, meets)
 
 
 def surroundings(threads: int) -> tuple[list[str], dict[str, str]]:
-    """The import path and the environment, which a process cannot change as a whole once it has started."""
+    """The import path and environment, which are fixed once a process has started."""
     return import_path(), environment(threads)
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of a process that runs kernels and baselines."""
+    """The environment of a process that runs kernels and baselines."""
     count, out = str(threads), unmarked()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         out[name] = count
-    # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
+    # OpenBLAS threads spin for up to 135 ms after a call before they sleep, and every sample would wait for that.
     out.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     return out
 
 
 def unmarked() -> dict[str, str]:
-    """This process's own environment, without what says whose it is."""
+    """This process's environment, without variables that reveal deepgen."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
 
 
 def import_path() -> list[str]:
-    """Where this process found what it imported, but for the current folder, where anything may lie."""
+    """The import path of this process, without the current folder, which may contain anything."""
     paths = [str(Path(p).absolute()) for p in sys.path if p]
     ours = str(Path(deepgen.__file__).absolute().parents[1])
     return paths if ours in paths else [*paths, ours]

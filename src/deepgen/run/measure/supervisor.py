@@ -1,4 +1,4 @@
-"""The supervisor: kernels run in its worker, so that a bad one costs at most one restart."""
+"""The supervisor: it runs kernels in a worker process, so that a bad one costs at most one restart."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from deepgen.run.counters.profiler import Profiler
     from deepgen.run.measure.base import Apart, Helpers, Least
 
-_OTHER_SEEDS, _SPARE_CORES = 2, 4  # that finals verify on; with which our own work does not keep builds waiting
-ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
-DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
-RETAKES = 2  # of a contaminated measurement
-_RETAKEN = 0.05  # of the time that is left to a run, at most: what takes longer is measured once
-ALWAYS_BUSY = 9  # more takes contaminated than not: until there are fewer, everything is taken once
-_LOOK_SECONDS = 0.1  # at the machine, before a kernel is called unstable
-TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
+_OTHER_SEEDS, _SPARE_CORES = 2, 4  # seeds for finals; cores with which computing answers does not delay builds
+ATTEMPTS = 3  # of a request whose worker dies although no kernel is to blame
+DEATHS = 3  # in a row: on one kernel they exclude the kernel, on different kernels the device
+RETAKES = 2  # of a disturbed measurement
+_RETAKEN = 0.05  # largest share of the time left to a run: longer measurements are not repeated
+ALWAYS_BUSY = 9  # surplus of disturbed measurements above which nothing is measured again, until it falls
+_LOOK_SECONDS = 0.1  # for sampling the machine's load before a kernel is called unstable
+TOO_FAST = 0.5  # times the best time: a faster result is confirmed in a fresh worker
 
 
 class Supervisor:
-    """Measures kernels on this machine's CPU, one at a time. `close` may come from another thread."""
+    """Measures kernels on this machine, one at a time. `close` may be called from another thread."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Supervisor:
         spare: Callable[[], float] = lambda: inf,
         apart: Apart = lambda: None,
     ) -> None:
-        """RunnerOptions says what the options mean. Anything far below `least_seconds` is not believed, also not when
-        the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most."""
+        """For the options see RunnerOptions. A time far below `least_seconds` is rejected, even if the peak is measured
+        again by `least_again`, which happens at most once per PEAK_HOLDS."""
         self.task, self._spare, self._apart = task, spare, apart
         self._builds_running = builds_running
         self._floor = Floor(task, least_seconds, least_again)
@@ -79,12 +79,12 @@ class Supervisor:
             from deepgen.run.counters.profiler import Profiler
 
             self._profiler = Profiler(task, self._scratch.path, toolchains or {})
-        self._busy = 0  # takes that were contaminated, less those that were not
-        self._printed = 0  # bytes, in the last request
-        self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
+        self._busy = 0  # disturbed measurements minus undisturbed ones
+        self._printed = 0  # bytes printed in the last request
+        self._streak: list[str] = []  # kernels on which the worker died, since a kernel last survived
         self._deaths: Counter[str] = Counter()
-        self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
-        self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was correct
+        self._verdicts: dict[str, Measurement] = {}  # of kernels on which the worker died
+        self._good: Mapping[str, Any] | None = None  # the request of the last correct kernel
         self._handing = handed.handing(self._arrays, cache if isinstance(cache, Cache) else None)
         if ahead:
             self._hand_over_ahead()
@@ -96,7 +96,7 @@ class Supervisor:
 
     @property
     def starts(self) -> int:
-        """Of workers, so far."""
+        """The number of workers started so far."""
         return self._slot.starts
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
@@ -139,7 +139,7 @@ class Supervisor:
             request = {"do": "compare", "rounds": rounds, "seed": seed, "shape": shape, "contenders": racers}
             try:
                 measurements, disturbed = self._take(request, [keys[i] for i in racing])
-            except Lost as lost:  # the others are compared again without it
+            except Lost as lost:  # the others are compared again without the lost one
                 out[racing[lost.who]] = _verdict(lost)
                 continue
             if disturbed and retaken + 1 < self._tries(time.monotonic() - started):
@@ -151,7 +151,7 @@ class Supervisor:
         return [out[i] for i in range(len(entries))]
 
     def load(self, baseline: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> Measurement:
-        """Load a baseline and let it run once, verified but not timed; `alone` is held while it uses the device."""
+        """Load a baseline and run it once, verified but not timed; `alone` is held while it uses the device."""
         key = f"baseline {baseline}"
         entries = [{"name": baseline}]
         measured = Measurement(Verdict.CORRECT, "")
@@ -169,7 +169,7 @@ class Supervisor:
         return measured
 
     def suspended(self) -> AbstractContextManager[None]:
-        """While others measure on the cores that the worker uses."""
+        """Suspends the worker while others measure on its cores."""
         return self._slot.suspended()
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
@@ -187,13 +187,13 @@ class Supervisor:
             return Counted.of(_verdict(lost), events)
 
     def _hand_over(self, seed: int, probe: str, shape: int) -> None:
-        """The worker has none of a user's code: what that computes is computed here."""
+        """Compute a user's inputs and references here, because the worker does not have the user's code."""
         operator = self.task.shapes[shape]
         if handed.needed(operator):
             self._handing.now(operator, seed, handed.drawn_as(probe))
 
     def _hand_over_ahead(self) -> None:
-        """While the first kernels are built. Where the host is not what is timed, also what finals ask for."""
+        """Compute them while the first kernels are built. If the host's cores are not timed, also those for finals."""
         operator, seed = self.task.operator, self.task.seed
         if handed.needed(operator):
             spare = self.task.target.runner == "gpu" and host.usable_cores() >= _SPARE_CORES
@@ -201,8 +201,8 @@ class Supervisor:
             self._handing.ahead(operator, [(seed, "normal"), *finals])
 
     def _prepare(self) -> None:
-        """Start the worker, with the inputs and answers that every kernel is tried on, while the first one is built.
-        What goes wrong is met again by whoever needs it."""
+        """Start the worker, with the inputs and answers for every kernel, while the first kernel is built. Errors are
+        left to the first request, which meets them again."""
         with suppress(Exception):
             with self._slot.using:
                 self._slot.ready()
@@ -214,21 +214,21 @@ class Supervisor:
                     self._slot.drop()
 
     def switch_to(self, task: Task) -> None:
-        """Switch to another operator or policy on the same target and as many threads.
+        """Switch to another operator or policy with the same target and number of threads.
 
-        What the worker has imported stays, and a baseline's framework takes longer to import than to race.
+        The worker keeps its imports: a baseline's framework takes longer to import than to race.
         """
         if (task.target, task.policy.threads) != (self.task.target, self.task.policy.threads):
             raise DeepgenError("a runner keeps its target and thread count: open another one")
         if task == self.task:
             return
         with self._slot.using:
-            # What was correct and what is possible belong to the operator before.
+            # The correct kernel and the lower bounds belong to the previous operator.
             opening = self._opened_with()
             self.task, self._floor, self._good, self._slot.task = task, Floor(task), None, task
             self._opening = {**opening, "task": task.to_json()}
             before = opening["helpers"]
-            helpers = {name: row for name, row in before.items() if not name.startswith(REFERENCE)}  # the operator's
+            helpers = {name: row for name, row in before.items() if not name.startswith(REFERENCE)}  # references
             if task.target.runner == "gpu" or len(helpers) < len(before) or references(task):
                 built = {name: helper.to_json() for name, helper in self._build(task).items()}
                 self._opening = {**self._opening, "helpers": {**helpers, **built}}
@@ -238,7 +238,7 @@ class Supervisor:
         self._slot.closed = True
         if self._profiler is not None:
             self._profiler.close()
-        # A measurement in progress in another thread ends when its worker does.
+        # A measurement in another thread ends when its worker does.
         while not self._slot.using.acquire(timeout=0.05):
             self._slot.end()
         try:
@@ -248,7 +248,7 @@ class Supervisor:
             self._slot.using.release()
 
     def _settled(self, request: Mapping[str, Any], key: str) -> Measurement:
-        """A measurement that nothing disturbed, or after some tries the last one."""
+        """Measure until nothing disturbs the measurement, or return the last of some attempts."""
         policy, beat = self.task.policy, request["beat"]
         for retaken in range(self._tries()):
             started = time.monotonic()
@@ -258,19 +258,19 @@ class Supervisor:
             if not measured.ok or (disturbed is None and not unsettled(samples)):
                 return measured
             if beat is not None and is_beaten(samples, policy, beat):
-                return measured  # disturbed or not, it is rejected
+                return measured  # it is rejected whether disturbed or not
             if self._tries(time.monotonic() - started) < self._tries():
-                return measured  # finals will tell
-        # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed. Short
-        # measurements do not show what others do.
+                return measured  # left to the finals
+        # If builds or other processes explain the scatter, the kernel is not to blame: finals run undisturbed. Short
+        # measurements do not show what other processes do.
         if disturbed is None and not measured.conditions["builds"] and conditions.disturbance(_LOOK_SECONDS) is None:
             detail = f"its time did not settle: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
             return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
         return measured
 
     def _tries(self, seconds: float = 0.0) -> int:
-        """At what takes so long. On a machine that is never quiet, measuring everything several times would only take
-        longer."""
+        """Attempts for a measurement of this length. On a machine that is never quiet, repeating everything would only
+        take longer."""
         return 1 if self._busy >= ALWAYS_BUSY or seconds > _RETAKEN * self._spare() else self._retakes + 1
 
     def _suspicious(self, measured: Measurement, beat: float | None, shape: int) -> bool:
@@ -278,7 +278,7 @@ class Supervisor:
         return (beat is not None and seconds < TOO_FAST * beat) or self._floor.above(seconds, shape)
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
-        """Suspiciously fast: measured again in a fresh worker, and the slower result counts."""
+        """Measure a suspiciously fast kernel again in a fresh worker, and return the slower result."""
         with self._slot.using:
             self._slot.drop()
         again = self._settled(request, key)
@@ -289,7 +289,7 @@ class Supervisor:
         return conditions.noted(believed, confirmed=True) if believed.ok else believed
 
     def _believed(self, measured: Measurement, shape: int) -> Measurement:
-        """Unless the machine's peak does not allow its time."""
+        """Reject a measurement if the machine's peak makes its time impossible."""
         seconds = measured.seconds or 0.0
         if not measured.ok or not self._floor.above(seconds, shape):
             return measured
@@ -301,13 +301,13 @@ class Supervisor:
         return conditions.noted(replace(measured, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
-        """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
+        """One request: its measurements with their conditions, and what disturbed them if anything. Raises Lost."""
         hold = self._apart() if request["do"] in ("measure", "count") else None
         window = None if hold is None else TimingWindow(hold, self._look)
         before = self._look()
         reply = self._ask(request if window is None else {**request, "announced": True}, keys, window)
         before, after = window.looks if window is not None and len(window.looks) == 2 else (before, self._look())
-        # A worker that was started on the way counts its time from zero.
+        # The CPU time of a worker that was started meanwhile begins at zero.
         disturbed = conditions.contaminated(before, after) if after.ours >= before.ours else None
         self._busy = self._busy + 1 if disturbed else max(0, self._busy - 1)
         around = conditions.describe(before, after)
@@ -332,9 +332,9 @@ class Supervisor:
                 if self._slot.closed:
                     raise DeepgenError("the runner was closed while it measured") from lost
                 if lost.killed and attempt == 0:
-                    continue  # from outside, once: most likely no fault of the kernel's
+                    continue  # from outside, at the first attempt: most likely not the kernel's fault
                 if not lost.stage.after_load:
-                    # None of these kernels had run: an earlier one may have damaged the worker.
+                    # No kernel of this request had run: an earlier one may have damaged the worker.
                     if attempt == ATTEMPTS - 1:
                         raise DeepgenError(f"the measuring worker fails before any kernel runs: {lost}") from lost
                     continue
@@ -349,13 +349,13 @@ class Supervisor:
         return reply
 
     def _count_death(self, lost: Lost, key: str) -> None:
-        """Remember who killed the worker, and ask whether it is the device that fails."""
+        """Record which kernel killed the worker, and test whether the device itself fails."""
         self._deaths[key] += 1
         self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (excluded after {DEATHS} such crashes)")
         if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
-            return  # we ended the worker ourselves, which says nothing of what this device can do
+            return  # we ended the worker ourselves, so it says nothing about the device
         if lost.stage is WorkerStage.OFF:
-            return  # nor does a kernel that needs more alignment than was promised
+            return  # nor does a kernel that needs more alignment than promised
         self._streak.append(key)
         if len(set(self._streak)) < DEATHS:
             return
@@ -380,7 +380,7 @@ class Supervisor:
         return conditions.read(time.process_time() + self._slot.cpu, self._builds_running())
 
     def _opened_with(self) -> dict[str, Any]:
-        """What a worker is opened with. The first time it waits for our own code to be built."""
+        """The message that opens a worker. The first call waits for our helper code to be built."""
         if not self._opening:
             ready = self._helpers() if callable(self._helpers) else self._helpers
             helpers = ready if ready and "harness" in ready else self._build(self.task)

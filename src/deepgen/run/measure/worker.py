@@ -1,4 +1,4 @@
-"""The measuring process: it may crash or hang, and then only it is lost. Started by the keeper, never by hand.
+"""The measuring process: if it crashes or hangs, only it is lost. Started by the keeper, never by hand.
 
 Kernels run in its main thread.
 """
@@ -33,13 +33,13 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Measureme
 if TYPE_CHECKING:
     from deepgen.run.measure.host_reference import HostReferences
 
-_STACK = 8 << 20  # what a user's process usually has
-_BENCH_BYTES = 512 << 20  # of inputs for other seeds and probes, kept for the next finalist
+_STACK = 8 << 20  # the usual stack size of a user's process
+_BENCH_BYTES = 512 << 20  # of inputs for other seeds and probes, cached for the next finalist
 _MOST_STREAMED = 512 << 20
 
 
 class CpuWorker(Referee[CpuEntrant]):
-    """This machine's CPU, one operator, many kernels."""
+    """Runs kernels of one operator on this machine's CPU."""
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
@@ -52,7 +52,7 @@ class CpuWorker(Referee[CpuEntrant]):
         self.judge = Helper.from_json(judge) if judge else None
         references = [Helper.from_json(row) for name, row in opening["helpers"].items() if name.startswith(REFERENCE)]
         self._references = _loaded(references, self.threads) if references else None
-        library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
+        library = binary if binary and binary.is_file() else None  # a cache may have been cleaned in the meantime
         harness = Harness(library, pulse, min(_MOST_STREAMED, self.task.target.cache_bytes * 5 // 4))
         self.around = CpuSurroundings(self.task, pulse, harness, Threads(harness.running))
         harness.begin()
@@ -85,15 +85,15 @@ class CpuWorker(Referee[CpuEntrant]):
     def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
         kernel = Kernel.from_json(entry["kernel"]) if entry.get("kernel") else None
         if kernel is not None:
-            entrant.expect(kernel.plan)  # answers that are computed and mapped for it are none of its doing
+            entrant.expect(kernel.plan)  # before the state is recorded, as this may map answers
         self._watch.renew()
         if kernel is not None:
             entrant.load(kernel, entry["binary"])
             if entry.get("timed") == CALL:
-                entrant.baseline = True  # what calls from Python are compiled and cached with is none of its doing
+                entrant.baseline = True  # such calls compile and cache code, which is not the kernel's doing
                 try:
                     entrant.call(kernel, entry["binary"])
-                except (DeepgenError, ImportError) as error:  # in a bundle, or a target whose kernels are not called so
+                except (DeepgenError, ImportError) as error:  # in a bundle, or for a target that lacks such calls
                     raise Rejected(Verdict.REFUSED, str(error)) from error
             return
         self.around.pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, entrant.who)
@@ -111,7 +111,7 @@ class CpuWorker(Referee[CpuEntrant]):
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """While kernels run, they may not take the machine's whole memory."""
+        """While kernels run, limit memory so that they cannot use all of the machine's."""
         present = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         soft = present + limits.memory_bytes(self.task, os.cpu_count() or 1)
@@ -119,7 +119,7 @@ class CpuWorker(Referee[CpuEntrant]):
         try:
             yield
         finally:
-            with suppress(ValueError):  # a kernel has lowered the hard limit, and is found out for it
+            with suppress(ValueError):  # a kernel has lowered the hard limit, which is detected later
                 resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
     def look(self) -> None:
@@ -164,18 +164,18 @@ class CpuWorker(Referee[CpuEntrant]):
 
 
 def _loaded(references: Sequence[Helper], threads: int) -> HostReferences:
-    from deepgen.run.measure.host_reference import HostReferences  # here: most workers need none of it
+    from deepgen.run.measure.host_reference import HostReferences  # imported late: most workers do not need it
 
     return HostReferences(references, threads)
 
 
 def serve(channel: Channel, pulse: Pulse) -> None:
-    """Answer requests until the supervisor hangs up."""
+    """Answer requests until the supervisor closes the channel."""
     request = channel.receive_request()
     if request.get("do") == "meet":
         _meet(request["language"])
         request = channel.receive_request()
-    os.chdir(request["folder"])  # our own, so that no file of the user's is overwritten by accident
+    os.chdir(request["folder"])  # our own folder, so that a user's files are not overwritten by accident
     worker = _opened(request, pulse, channel)
     while True:
         request = channel.receive_request()
@@ -205,12 +205,12 @@ def serve(channel: Channel, pulse: Pulse) -> None:
 
 
 def _import(task: Task, pulse: Pulse, request: Mapping[str, Any]) -> list[Measurement]:
-    """What baselines are written with: the longest part of loading them, and no work for a device."""
+    """Import what baselines need: the longest part of loading them, without using a device."""
     for who, entry in enumerate(request["contenders"]):
         pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, who)
         wanted = getattr(baselines.by_name(entry["name"], task.own_baselines), "imports", ())
         for module in wanted(task.operator) if callable(wanted) else wanted:
-            with suppress(Exception):  # who uses it says what is wrong
+            with suppress(Exception):  # errors appear when it is used
                 import_module(module)
     return []
 
@@ -219,7 +219,7 @@ def _meet(language: str) -> None:
     """Start the device's driver while our own code for it is still being built."""
     from deepgen.run.measure import gpu_worker
 
-    with suppress(DeepgenError, OSError):  # whoever opens the device says what is wrong
+    with suppress(DeepgenError, OSError):  # errors appear when the device is opened
         gpu_worker.meet(language)
 
 
@@ -250,13 +250,13 @@ def main(channel_fd: int, pulse_fd: int) -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK if hard < 0 else min(_STACK, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # when memory runs out, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")  # when memory runs out, the system kills this process first
     pulse = Pulse(pulse_fd)
     os.close(pulse_fd)
     try:
         serve(Channel.hidden(channel_fd), pulse)
     except Closed:
-        # Skip all destructors: they belong to kernels that may have left anything behind.
+        # Skip all destructors: kernels may have left anything in them.
         os._exit(LOST_CHANNEL)
 
 
@@ -272,7 +272,7 @@ def _state() -> JsonObject:
 
 
 def _call_seconds(harness: Harness) -> float:
-    """What calling an empty C function costs here: it is part of every sample, as it is of a baseline's."""
+    """The cost of calling an empty C function here, which is part of every sample, including a baseline's."""
     call = harness.empty_call()
     taken = []
     for _ in range(200):

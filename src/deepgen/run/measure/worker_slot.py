@@ -13,42 +13,42 @@ from deepgen.run.measure.process import Lost, WorkerProcess
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError
 
-RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
-RECYCLE_BYTES = 1 << 30  # that kernels have leaked
+RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so a fresh worker takes over from time to time
+RECYCLE_BYTES = 1 << 30  # leaked by kernels
 RECYCLE_THREADS = 128
 
 
 class DeviceSetAside(DeepgenError):
-    """The device cannot be trusted any more."""
+    """The device can no longer be trusted."""
 
 
 class WorkerSlot:
-    """One worker at a time; `using` is held by who talks to it. `close` may come from another thread."""
+    """One worker at a time; callers hold `using` while talking to it. `close` may come from another thread."""
 
     def __init__(self, task: Task, opening: Callable[[], Mapping[str, Any]]) -> None:
-        """`opening`: what a worker is opened with, which may take long to prepare."""
+        """`opening` returns the message that opens a worker, which may take long to prepare."""
         self.task = task
         self.using = threading.Lock()
-        self.starts = 0  # of workers, so far
-        self.cpu = 0.0  # seconds that the present one had used when last heard of
+        self.starts = 0  # workers started so far
+        self.cpu = 0.0  # CPU seconds of the current worker at its last reply
         self.closed = False
         self._opening = opening
         self._worker: WorkerProcess | None = None
-        self._kernels = 0  # that the present worker has loaded
-        self._resident = 0  # bytes of a fresh worker
+        self._kernels = 0  # kernels that the current worker has loaded
+        self._resident = 0  # memory of a fresh worker in bytes
 
     @property
     def pid(self) -> int | None:
         return self._worker.pid if self._worker is not None else None
 
     def ready(self) -> WorkerProcess:
-        """The worker, started when there is none."""
+        """The worker, which is started if there is none."""
         if self._worker is not None and not self._worker.alive:
             self.drop()
         return self._worker or self._opened()
 
     def reopen(self) -> None:
-        """Tell the worker another task, where there is one."""
+        """Give the worker another task, if there is one."""
         if self._worker is None or not self._worker.alive:
             return
         try:
@@ -59,7 +59,7 @@ class WorkerSlot:
         self._resident, self.cpu = state["resident"], state["cpu"]
 
     def hear(self, reply: Mapping[str, Any], kernels: int) -> None:
-        """What a worker says of itself after it has run so many kernels. One that is spent is dropped."""
+        """Process the state in a worker's reply after it has run this many kernels. A worn-out worker is dropped."""
         self.cpu = reply["cpu"]
         self._kernels += kernels
         if self._spent(reply):
@@ -67,7 +67,7 @@ class WorkerSlot:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While another process measures on the same cores."""
+        """Suspends the worker while another process measures on its cores."""
         worker = self._worker
         if worker is None:
             yield
@@ -81,7 +81,7 @@ class WorkerSlot:
             worker.close()
 
     def end(self) -> None:
-        """End the worker that another thread waits for."""
+        """End the worker while another thread waits for it."""
         if (worker := self._worker) is not None:
             worker.end()
 
@@ -113,7 +113,7 @@ class WorkerSlot:
 
     def _spent(self, reply: Mapping[str, Any]) -> bool:
         """Whether a fresh worker should take over."""
-        if self.task.target.runner == "gpu":  # its kernels have no hold on this process's memory and threads
+        if self.task.target.runner == "gpu":  # GPU kernels do not affect this process's memory and threads
             return self._kernels >= RECYCLE_KERNELS
         return (
             self._kernels >= RECYCLE_KERNELS

@@ -18,13 +18,13 @@ from deepgen.vocabulary.measurement import geometric_mean
 
 
 class OverShapes:
-    """A runner over all timed shapes of a task."""
+    """A runner for all timed shapes of a task."""
 
     def __init__(self, runner: Runner, timed: int) -> None:
         self._runner, self._timed = runner, timed
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
-        """`beat` says nothing of one shape: a kernel may lose there and win on the whole."""
+        """`beat` does not apply to a single shape: a kernel may be slower there and faster overall."""
         measured: list[Measurement] = []
         for place in range(self._timed):
             measured.append(self._runner.measure(kernel, artifact, shape=place))
@@ -36,7 +36,7 @@ class OverShapes:
         return self._runner.verify(kernel, artifact, seed, probe, shape)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """One that fails at a shape is not run at the next."""
+        """A contender that fails at a shape is not run at the next."""
         by_contender: list[list[Measurement]] = [[] for _ in contenders]
         for place in range(self._timed):
             racing = [i for i, measured in enumerate(by_contender) if all(m.ok for m in measured)]
@@ -46,7 +46,7 @@ class OverShapes:
         return [combined(measured) for measured in by_contender]
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
-        """At the first shape only: shares and rates of several cannot be combined."""
+        """Count at the first shape only: shares and rates of several shapes cannot be combined."""
         return self._runner.count(kernel, artifact, events, shape)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class OverShapes:
 
 
 def combined(measured: Sequence[Measurement]) -> Measurement:
-    """Sample i is the geometric mean of sample i at each shape; the first shape that failed decides the verdict."""
+    """Sample i is the geometric mean of sample i at each shape; the first failed shape determines the verdict."""
     for place, one in enumerate(measured):
         if not one.ok:
             return replace(one, detail=f"at shape {place + 1}: {one.detail}", samples=())
@@ -69,7 +69,7 @@ def combined(measured: Sequence[Measurement]) -> Measurement:
 
 
 class Counting:
-    """Around another runner. Counting has runs of its own, so that it changes no time."""
+    """A runner that also counts events, in separate runs, so that it does not affect times."""
 
     def __init__(self, runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> None:
         self._runner, self._task, self._toolchains = runner, task, toolchains
@@ -107,7 +107,7 @@ class Counting:
         return Counted(shares) | Counted.nothing(set(events) - set(shares), "no such class of instructions")
 
     def _occupancy(self, kernel: Kernel, artifact: Artifact, shape: int) -> Counted:
-        """Of the entry that uses most registers, as among the build's facts, which lack it where sizes are open."""
+        """The occupancy of the entry that uses the most registers. Build facts lack it if sizes are symbolic."""
         facts = artifact.facts
         usages: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
         steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in usages.get(s.entry, {})]

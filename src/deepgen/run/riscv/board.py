@@ -1,8 +1,8 @@
 """Runs programs on a board, over SSH or on this machine if it is one. It needs a shell, tar and timeout, but no Python.
 
-Each run is one command: the program, its request and new inputs go in as an archive, and results come back as one.
- What a run leaves on the board is removed by the shell that ran it, also when the connection
-is lost; a program ends itself when its time is up.
+Each run is one command: the program, its request and new inputs are sent as an archive, and the results return as one.
+The shell that executes a run removes its files from the board, even when the connection is lost; a program ends itself
+when its time limit is reached.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
 
 LOCAL = "local"  # in place of a host: this machine
 _HERE = ("sh", "-c")
-_ATTEMPTS = 3  # at a connection
-_PAUSE = 1.0  # seconds before the next one
+_ATTEMPTS = 3  # to connect
+_PAUSE = 1.0  # seconds before the next attempt
 _CONNECT_SECONDS = 20
-_TRANSFER_SECONDS = 120.0  # beside the program's own time
-_LOST = 255  # the exit code of ssh where the connection is the problem
+_TRANSFER_SECONDS = 120.0  # besides the program's own time
+_LOST = 255  # ssh's exit code for a failed connection
 _NO_INPUTS = 90
 _CODE, _LOG, _PROGRAM, _INPUTS = "code", "log", "program", "inputs"
 _ROOT = 'root="${XDG_CACHE_HOME:-$HOME/.cache}/deepgen-board"'
@@ -38,8 +38,8 @@ _OPEN = f"""
 mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf {{}} +
 umask 077; mkdir -p "$root/%(session)s" && uname -m
 """
-# The folder has the shell's number: where a connection was lost, another shell may still be at the same run. That one
-# may even begin after the session was closed, so it makes no folder of a session.
+# The folder's name ends in the shell's process id: after a lost connection, another shell may still be executing the
+# same run. That shell may even start after the session was closed, so it does not create a session's folder.
 _RUN = f"""
 set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"; [ -d "$root/%(session)s" ] || exit {_NO_INPUTS}
 trap 'was=$?; [ $was = 0 ] || echo >"$place/room" || echo No space left >&2; cd /; rm -rf "$place"; exit $was' EXIT
@@ -51,32 +51,32 @@ ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
 timeout -k 1 %(seconds)d %(before)s./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
 echo $code >{_CODE}; %(after)s; rm -f {_PROGRAM} set-*; tar cf - .
 """
-# While such a shell writes into the folder, it is not empty, and stays.
+# While such a shell writes into the folder, removing it fails.
 _CLOSE = f"""
 {_ROOT}
 for attempt in 1 2 3 4 5; do rm -rf "$root/%(session)s" && break; sleep 1; done
 """
-_TIMEOUT = 124  # the exit code of timeout
+_TIMEOUT = 124  # timeout's exit code
 _HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?")
 
 
 class RemoteBoard:
-    """A board that the user's ssh reaches, by keys and known hosts as they are set up there."""
+    """A board reached with the user's ssh, with the keys and known hosts configured there."""
 
     counts = False
     lacks = ""
 
     def __init__(self, host: str, scratch: Path) -> None:
-        """Raises Missing without ssh, DeepgenError where the board does not answer."""
+        """Raises Missing without ssh, DeepgenError if the board does not answer."""
         if not _HOST.fullmatch(host):
             raise BadInput(f"--host {host[:60]!r}", allowed=f"USER@HOST, USER@HOST:PORT or {LOCAL}")
         self._command = _HERE if host == LOCAL else _over_ssh(host)
         self._host, self._scratch = host, scratch
         self._session = f"session-{secrets.token_hex(6)}"
-        self._there: set[str] = set()  # inputs that the board has
-        self._perf: dict[str, str] = {}  # why an event cannot be counted there; empty where it can be
+        self._there: set[str] = set()  # inputs that are on the board
+        self._perf: dict[str, str] = {}  # why each event cannot be counted there; empty if it can
         self._runs = 0
-        self._waiting: subprocess.Popen[bytes] | None = None  # for a program
+        self._waiting: subprocess.Popen[bytes] | None = None  # the running command
         self._closed = False
         machine = self._open()
         if machine != "riscv64":
@@ -109,7 +109,7 @@ class RemoteBoard:
             try:
                 came = self._asked(_RUN % values, sent, seconds + _TRANSFER_SECONDS)
                 break
-            except _NoInputs:  # somebody has tidied up
+            except _NoInputs:  # the board's folder was cleaned
                 self._there.discard(inputs.name)
                 self._open()
         else:
@@ -119,17 +119,17 @@ class RemoteBoard:
         ran = Ran(0, True, time.monotonic() - started, "", folder)
         exit_text = ran.read(_CODE).strip()
         code = int(exit_text) if exit_text.isdecimal() else 1
-        # A shell adds 128 to the number of a signal.
+        # A shell reports a signal as 128 plus its number.
         signalled = 128 - code if code > 128 else code
         return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
 
     def _open(self) -> str:
-        """Make the folder of the session; gives the kind of the machine."""
+        """Make the session's folder; returns the machine's architecture."""
         output = self._asked(_OPEN % {"session": self._session}, b"", _TRANSFER_SECONDS)
         return output.decode(errors="replace").strip()
 
     def uncountable(self, events: Sequence[str]) -> Mapping[str, str]:
-        """The events that the board's perf cannot count, each with the reason. It is asked once about each."""
+        """The events that the board's perf cannot count, with reasons. Each is tried only once."""
         new = [event for event in events if event not in self._perf]
         if new:
             output = self._asked(perf.question(new), b"", _TRANSFER_SECONDS).decode(errors="replace")
@@ -137,17 +137,17 @@ class RemoteBoard:
         return {event: self._perf[event] for event in events if self._perf[event]}
 
     def close(self) -> None:
-        """May be called while a program runs, from another thread."""
+        """May be called from another thread while a program runs."""
         self._closed = True
         if self._waiting is not None:
             self._waiting.kill()
         try:
             self._run_once(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, lambda process: None)
         except DeepgenError:
-            return  # the board removes it when somebody connects an hour later or more
+            return  # a connection an hour or more later removes it
 
     def _asked(self, script: str, sent: bytes, seconds: float) -> bytes:
-        """What a command printed. A connection that is lost is made again, and the command repeated."""
+        """The output of a command. If the connection is lost, it is made again and the command is repeated."""
 
         def begun(process: subprocess.Popen[bytes]) -> None:
             self._waiting = process
@@ -170,7 +170,7 @@ class RemoteBoard:
     def _run_once(
         self, script: str, sent: bytes, seconds: float, begun: Callable[[subprocess.Popen[bytes]], None]
     ) -> bytes:
-        """The same, tried once. `begun` is called with the process. Raises _Lost where another try may help."""
+        """One attempt of the same. `begun` is called with the process. Raises _Lost if another attempt may succeed."""
         argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
         pipe = subprocess.PIPE
         process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -208,11 +208,11 @@ class _Lost(DeepgenError):
 
 
 class _NoInputs(Exception):
-    """The board has no longer the inputs that were sent to it."""
+    """The board no longer has the inputs that were sent to it."""
 
 
 def _lasting(message: str) -> str | None:
-    """What another attempt would not change."""
+    """An error that another attempt would not change, or None."""
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in message:
         return "its host key differs from the one in ~/.ssh/known_hosts: find out why before connecting again"
     if "Host key verification failed" in message:
@@ -245,7 +245,7 @@ def _archive(program: Path, request: str, inputs: Path | None) -> bytes:
 
 
 def _unpack(came: bytes, folder: Path, host: str) -> None:
-    """Plain files alone, by their last names: a board may have been told to send anything."""
+    """Unpack only regular files, by their base names: a compromised board may send anything."""
     folder.mkdir()
     try:
         with tarfile.open(fileobj=io.BytesIO(came)) as archive:

@@ -1,6 +1,6 @@
-"""Counters on a board, by its own `perf`: counted events and sampled events.
+"""Counters on a board, from its own `perf`: counted events and sampled events.
 
-`perf` fails as a whole on one unknown event, so each is tried alone first.
+`perf` fails completely on one unknown event, so each event is first tried alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NOT_COUNTED = "perf on the board did not count it"
 _NO_SAMPLE = "perf on the board took no sample of it"
 _BURIED = "two runs of the program differ by more than the kernel's own count"
 _WHOLE = 100.0  # percent of the time that an event was counted
-_NANOSECONDS = {"msec": 1e6}  # as clocks are counted elsewhere, too
+_NANOSECONDS = {"msec": 1e6}  # clocks in nanoseconds, as elsewhere
 _SAMPLE = re.compile(r"\s*(\d+)\s+(\S+?):?\s*")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Words of a command that starts a program, what a shell does after it, and the file that has what was found."""
+    """The words before a program's command, the shell command after it, and the file with the results."""
 
     before: tuple[str, ...] = ()
     after: str = ":"
@@ -39,7 +39,7 @@ class Profile:
 
 
 def profiles(events: Sequence[str]) -> list[tuple[Profile, tuple[str, ...]]]:
-    """How to count events, with those that each way is for."""
+    """How to count events: each profile with its events."""
     recorded = tuple(event for event in events if event.startswith(OF_RECORD))
     counted = tuple(event for event in events if event not in recorded)
     ways = ((_counting(counted), counted), (_recording(recorded), recorded))
@@ -47,7 +47,7 @@ def profiles(events: Sequence[str]) -> list[tuple[Profile, tuple[str, ...]]]:
 
 
 def question(events: Sequence[str]) -> str:
-    """A script that says of each event, in a line that begins with its name, what perf makes of it."""
+    """A script that prints perf's reply to each event, on a line that begins with the event's name."""
     lines = ["command -v perf >/dev/null || exit 0", "set -f  # what perf says is split into words below, no more"]
     for event in events:
         lines.append(f"echo {shlex.quote(event)} $({_tried(event)} -- sh -c : 2>&1)")
@@ -55,7 +55,7 @@ def question(events: Sequence[str]) -> str:
 
 
 def answer(text: str, events: Sequence[str]) -> Mapping[str, str]:
-    """Why each event cannot be counted, from what that script said; those that can be are not among them."""
+    """Why events cannot be counted, from the output of that script; countable events are omitted."""
     replies = {line.partition(" ")[0]: line.partition(" ")[2] for line in text.splitlines()}
     if not replies:
         return dict.fromkeys(events, _NO_PERF)
@@ -64,7 +64,7 @@ def answer(text: str, events: Sequence[str]) -> Mapping[str, str]:
 
 
 def per_call(profile: Profile, few: str, many: str, calls: int, events: Sequence[str]) -> Counted:
-    """The events of one call, from what two runs found, one of which made that many calls more."""
+    """The events of one call, from two runs, the second of which made `calls` calls more."""
     read: Callable[[str], Mapping[str, tuple[float, bool]]] = _samples if profile.sampled else _table
     first, second = read(few), read(many)
     values: dict[str, float] = {}
@@ -72,7 +72,7 @@ def per_call(profile: Profile, few: str, many: str, calls: int, events: Sequence
     scaled = []
     for event in events:
         name = _bare(event)
-        # An event that the shorter run had no sample of happened there less often than the longer run can tell.
+        # For an event without samples in the shorter run, the longer run cannot measure so small a number.
         before, after = first.get(name, (0.0, True) if profile.sampled else None), second.get(name)
         if before is None or after is None:
             continue
@@ -104,12 +104,12 @@ def _bare(event: str) -> str:
 
 
 def _user(name: str) -> str:
-    """perf writes the name as it was asked for, or with its mode after it."""
+    """perf prints the name as requested, or with its mode appended."""
     return name[:-2] if name.endswith(":u") else name
 
 
 def _why(reply: str) -> str:
-    """What speaks against an event, in what perf said of it."""
+    """Why an event cannot be counted, from perf's reply; empty if it can."""
     low = reply.lower()
     if "not found" in low or "syntax error" in low or "invalid" in low:
         return _UNKNOWN
@@ -121,7 +121,7 @@ def _why(reply: str) -> str:
 
 
 def _table(text: str) -> Mapping[str, tuple[float, bool]]:
-    """The value of each event that has one, and whether it was counted all the time."""
+    """The value of each counted event, and whether it was counted all the time."""
     values = {}
     for line in text.splitlines():
         value, unit, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
@@ -133,7 +133,7 @@ def _table(text: str) -> Mapping[str, tuple[float, bool]]:
 
 
 def _samples(text: str) -> Mapping[str, tuple[float, bool]]:
-    """How often each event happened: each sample stands for as many as its period says."""
+    """How often each event happened: each sample counts as its period."""
     totals: dict[str, tuple[float, bool]] = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):

@@ -1,6 +1,6 @@
 """The protocol of a program with one kernel: its request, its results, how it ended, and its counts.
 
-`toolchains/board/board.c` is the other side.
+`toolchains/board/board.c` implements the other side.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ANSWERS, COUNTS, REQUEST = "answers", "counts", "request"  # files of a run
 
 @dataclass(frozen=True)
 class Ran:
-    """A program that is over."""
+    """A program that has ended."""
 
-    code: int  # its exit code, or minus the number of the signal that ended it
+    code: int  # its exit code, or minus the signal that ended it
     in_time: bool
     seconds: float
-    log: str  # what it printed
-    folder: Path  # with its answers, its results, and what was counted
+    log: str  # its printed output
+    folder: Path  # has its answers, results and counts
 
     @property
     def started(self) -> bool:
@@ -50,34 +50,34 @@ class ProgramHost(Protocol):
 
     @property
     def conditions(self) -> Mapping[str, Json]:
-        """What is to be known of measurements taken there."""
+        """The conditions to store with measurements taken there."""
         ...
 
     @property
     def lacks(self) -> str:
-        """What its CPU lacks of the target's, in words: why an instruction may be unknown there."""
+        """Features of the target that its CPU lacks, in words: why an instruction may be unknown there."""
         ...
 
     @property
     def counts(self) -> bool:
-        """Whether instructions are counted there in place of times."""
+        """Whether instructions are counted there instead of measuring times."""
         ...
 
     def run(self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool) -> Ran:
-        """Run a program in a fresh folder with its request and these files of inputs. Raises DeepgenError where that
-        is not possible."""
+        """Run a program in a fresh folder with its request and these input files. Raises DeepgenError if that is
+        impossible."""
         ...
 
     def close(self) -> None: ...
 
 
-_NAN_BYTE = 0xFF  # a NaN in every floating format
-_ALTERNATING = -1  # integers: one byte or another, so that none is correct by chance for long
+_NAN_BYTE = 0xFF  # a NaN in every floating-point format
+_ALTERNATING = -1  # integers: two bytes alternate, so that none stays correct by chance
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call, on a set of inputs."""
+    """One call with one set of inputs."""
 
     set: int
     counted: bool = False
@@ -85,17 +85,17 @@ class Run:
 
 @dataclass(frozen=True)
 class TimedCalls:
-    """Calls that are timed after the others, on alternating sets of inputs, until there are enough of them."""
+    """Timed calls after the others, on alternating sets of inputs, until there are enough samples."""
 
     least: int
     most: int
     seconds: float
-    cold_bytes: int = 0  # of other memory that is written before each; 0: caches stay warm
+    cold_bytes: int = 0  # of other memory written before each call; 0: caches stay warm
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a program is to do."""
+    """What a program has to do."""
 
     runs: tuple[Run, ...]
     timed: TimedCalls | None = None
@@ -103,7 +103,7 @@ class Wanted:
 
     @property
     def costs(self) -> bool:
-        """Whether more than a verdict is wanted."""
+        """Whether it returns costs in addition to a verdict."""
         return self.timed is not None or any(run.counted for run in self.runs)
 
     @property
@@ -112,8 +112,8 @@ class Wanted:
 
 
 def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen: int, seconds: float) -> str:
-    """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs;
-    `seconds`: that one call may take."""
+    """The request. `sets`: the number of input sets; `vlen`: bits of the vector registers that the kernel needs;
+    `seconds`: the time limit of one call."""
     scalars, signature = operator.scalars(), operator.signature()
     plans.check_shape(kernel, scalars)
     lines = [f"vectors {vlen}", f"limit {ceil(seconds)}"]
@@ -123,12 +123,12 @@ def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen:
         lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {off} {poison}")
     prepared = plans.prepared(kernel.plan)
     for name, (arg, size) in plans.workspaces(kernel.plan, scalars).items():
-        # What the preparation leaves there must stay.
+        # Data from the preparation must be kept.
         kept = arg.lasting or (arg.zeroed and name in prepared)
         kind = "lasting" if kept else "zeroed" if arg.zeroed else "plain"
         lines.append(f"workspace {name} {size} {arg.align} {kind}")
     lines += [f"number {_number(arg, scalars)}" for arg in board.numbers(kernel)]
-    # Where inputs do not alternate, the only set is used again.
+    # If inputs do not alternate, the only set is used again.
     lines += [f"run {run.set % sets} {'counted' if run.counted else 'plain'}" for run in wanted.runs]
     if wanted.timed is not None:
         t = wanted.timed
@@ -137,7 +137,7 @@ def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen:
 
 
 def answers(text: str) -> Sequence[Mapping[str, Any]]:
-    """The lines that can be read. A kernel may have written among them: what is torn counts as missing."""
+    """The readable lines. A kernel may have written among them: broken lines count as missing."""
     parsed: list[Mapping[str, Any]] = []
     for line in text.splitlines():
         try:
@@ -154,12 +154,12 @@ def _number(arg: ScalarArg, scalars: plans.Scalars) -> str:
     return str(value) if arg.ctype.startswith("i") else float(value).hex()
 
 
-_NOT_WRITTEN = 74  # the runner's exit code where it cannot write its answers
+_NOT_WRITTEN = 74  # the program's exit code if it cannot write its answers
 _SIGALRM = 14
 
 
 def check(answered: Sequence[Mapping[str, Any]], ran: Ran) -> None:
-    """Raises Rejected where a kernel ended its program or did harm, DeepgenError where the machine is at fault."""
+    """Raises Rejected if a kernel ended its program or did damage, DeepgenError if the machine is at fault."""
     for line in answered:
         _check_line(line)
     if any("done" in line for line in answered) and ran.code == 0:
@@ -204,12 +204,12 @@ def _signal(number: int) -> str:
 
 
 _GROUPS = {1: "mf8", 2: "mf4", 4: "mf2", 8: "m1", 16: "m2", 32: "m4", 64: "m8"}
-_UNKNOWN = -1  # after `vsetvl`, whose type is in a register
+_UNKNOWN = -1  # after `vsetvl`, which takes the type from a register
 
 
 @dataclass(frozen=True)
 class InstructionCounts:
-    """How often instructions of a class ran, by the eighths of a vector register that they work on."""
+    """How often instructions of each class ran, by the eighths of a vector register that they process."""
 
     of: Mapping[tuple[str, int], int]
 
@@ -222,7 +222,7 @@ class InstructionCounts:
         return sum(count for (kind, _), count in self.of.items() if kind not in SCALAR)
 
     def cycles(self, costs: Costs) -> float:
-        """The weighted count. Groups of unknown size count as the largest."""
+        """The weighted count. Groups of unknown size count as the largest size."""
         return sum(
             count * costs.cycles(kind, (64 if eighths == _UNKNOWN else eighths) / 8)
             for (kind, eighths), count in self.of.items()

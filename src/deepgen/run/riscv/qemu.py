@@ -1,4 +1,4 @@
-"""Programs under qemu on this machine, and what counts their instructions."""
+"""Runs programs under qemu on this machine, and counts their instructions."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from deepgen.vocabulary import Json, Kernel, LaunchPlan, Source
 _PLUGIN, _PROGRAM, _TRACE = "count.so", "program", "trace"
 _SHARED = "instructions.h"
 _NARROW_FLOATS = {"zvfh": ("zfh", "zvfh"), "zvfbfwma": ("zfbfmin", "zvfbfmin", "zvfbfwma")}  # as qemu's properties
-_NARROW_FLOATS_SINCE = 9  # 7.2 has no vectors of f16 and bf16, 10 has
-_MOST_MEMORY = 8 << 30  # of address space: qemu's own and its guest's
+_NARROW_FLOATS_SINCE = 9  # qemu 7.2 lacks vectors of f16 and bf16, 10 has them
+_MOST_MEMORY = 8 << 30  # address space for qemu and its guest
 _MOST_FILE = 4 << 30
-_DRAINED_SECONDS = 60.0  # for what is left of a log when qemu has ended
+_DRAINED_SECONDS = 60.0  # for reading the rest of a log after qemu has ended
 
 
 class Qemu:
-    """An emulator for programs of a user, as the target's CPU. Folders of runs are made in `scratch`."""
+    """An emulator of the target's CPU for user programs. Folders of runs are created in `scratch`."""
 
     counts = True
 
     def __init__(
         self, target: Riscv, scratch: Path, paths: Mapping[str, str] | None = None, cache: Cache | Path | None = None
     ) -> None:
-        """Raises Missing."""
+        """Raises Missing if qemu is not installed."""
         self.path, version, numbers = find(paths)
         self.counter = _counter(self.path, numbers, paths, cache)
         self.processor = processor(target, numbers)
@@ -56,7 +56,7 @@ class Qemu:
         for file in inputs.iterdir():
             (folder / file.name).symlink_to(file)
         (folder / REQUEST).write_text(request)
-        if not os.access(program, os.X_OK):  # as in an unpacked bundle; qemu refuses such a file without a word
+        if not os.access(program, os.X_OK):  # as in an unpacked bundle; qemu refuses such a file silently
             program = Path(shutil.copyfile(program, folder / _PROGRAM))
             program.chmod(0o700)
         limits = BuildLimits(seconds, int(seconds) + 1, _MOST_MEMORY, file_bytes=_MOST_FILE)
@@ -73,26 +73,26 @@ class Counter(Protocol):
     """How instructions are counted."""
 
     def counting(self, folder: Path) -> AbstractContextManager[tuple[str, ...]]:
-        """Options of qemu; when it has ended, the counts of its program are in the folder."""
+        """Options for qemu; when it has ended, its program's counts are in the folder."""
         ...
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """By a library that qemu loads."""
+    """Counts with a library that qemu loads."""
 
     library: Path
 
     @contextmanager
     def counting(self, folder: Path) -> Iterator[tuple[str, ...]]:
-        # Under a name of its own in the folder: qemu takes a comma in a path for the end of an option.
+        # Linked into the folder, because qemu takes a comma in a path as the end of an option.
         (folder / _PLUGIN).symlink_to(self.library)
         yield "-plugin", f"./{_PLUGIN},out={COUNTS}"
 
 
 @dataclass(frozen=True)
 class Trace:
-    """From qemu's log of every block that it executes, read while being written: a few times as slow."""
+    """Counts from qemu's log of every executed block, read while it is written: a few times as slow."""
 
     library: Path
 
@@ -101,10 +101,10 @@ class Trace:
         pipe = folder / _TRACE
         os.mkfifo(pipe, 0o600)
         reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        writing = os.open(pipe, os.O_WRONLY)  # ours, so that the log does not end before qemu has opened it
+        writing = os.open(pipe, os.O_WRONLY)  # our own writer, so that the log does not end before qemu has opened it
         os.set_blocking(reading, True)
         count = ctypes.CDLL(str(self.library)).count_trace
-        # It closes what it reads. A process that a kernel left behind may keep the log open: that is not waited for.
+        # It closes the pipe itself. A process left behind by a kernel may keep the log open, which is not waited for.
         reader = Thread(target=count, args=(reading, str(folder / COUNTS).encode()), daemon=True)
         reader.start()
         try:
@@ -116,7 +116,7 @@ class Trace:
 
 
 def find(paths: Mapping[str, str] | None = None) -> tuple[str, str, tuple[int, int]]:
-    """The emulator of this machine, its version and the first two numbers of that. Raises Missing."""
+    """The path of the emulator, its version as text and the first two numbers of it. Raises Missing."""
     path = required("qemu-riscv64", "kernels for riscv targets cannot be run here", paths)
     version = programs.version(path)
     major, minor = [*(int(part) for part in re.findall(r"\d+", version)), 0, 0][:2]
@@ -124,7 +124,7 @@ def find(paths: Mapping[str, str] | None = None) -> tuple[str, str, tuple[int, i
 
 
 def processor(target: Riscv, version: tuple[int, int]) -> tuple[str, str]:
-    """The options that make qemu the target's CPU."""
+    """The options that select the target's CPU."""
     narrow = [name for name in _NARROW_FLOATS if target.has(name) and version[0] >= _NARROW_FLOATS_SINCE]
     more = "".join(f",{part}=true" for name in narrow for part in _NARROW_FLOATS[name])
     return "-cpu", f"rv64,v=true,vlen={target.vlen},elen=64,vext_spec=v1.0{more}"
@@ -133,7 +133,7 @@ def processor(target: Riscv, version: tuple[int, int]) -> tuple[str, str]:
 def _counter(
     path: str, version: tuple[int, int], paths: Mapping[str, str] | None, cache: Cache | Path | None
 ) -> Counter:
-    """By a plugin where qemu takes some: Debian 13's is linked statically and takes none."""
+    """Count with a plugin if qemu supports plugins: Debian 13's is statically linked and does not."""
     takes_plugins = "-plugin" in programs.ask(path, "-help")
     api = 1 if version < (9, 0) else 2 if version < (9, 1) else 3
     name, flags = ("count.c", (f"-DAPI={api}",)) if takes_plugins else ("trace.c", ())

@@ -1,4 +1,4 @@
-"""The runner of RISC-V kernels, under qemu or on a board: results are verified here; costs are counts or times."""
+"""The runner of RISC-V kernels, under qemu or on a board. Results are verified here; costs are counts or times."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict, completed
 from deepgen.vocabulary.folders import Scratch
 
-_SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
+_SLOWER = 10.0  # times as slow under qemu as the slowest kernels allowed elsewhere
 _STARTING = 5.0  # seconds
-_ATTEMPTS = 3  # at a run that something outside killed
-_PARTS = 5  # of the rounds in which programs are compared: in each, all of them run
-_COLD = 2  # times the caches: memory that is written to have them cold
+_ATTEMPTS = 3  # of a run that was killed from outside
+_PARTS = 5  # of the rounds in which programs are compared: all programs run in each part
+_COLD = 2  # times the cache size: memory that is written to make caches cold
 _LEAST_COLD = 4 << 20
-_FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
-_SAMPLED_NANOSECONDS, _MOST_CALLS = 0.5e9, 2000  # of calls that samples are taken of
-# The second run finds other inputs, and tables as calls leave them.
+_FEW_CALLS, _MORE_CALLS = 2, 8  # counts per call are differences between these, which cancels the rest of the program
+_SAMPLED_NANOSECONDS, _MOST_CALLS = 0.5e9, 2000  # of calls that are sampled
+# The second run has other inputs, and finds tables in the state that calls leave.
 _COUNTED = Wanted((Run(0), Run(1, counted=True)))
 _VERIFIED = Wanted((Run(0), Run(1), Run(0)), placed=Placement.TIGHT)
 _OFF = Wanted((Run(0),), placed=Placement.OFF)
@@ -46,14 +46,14 @@ _OFF = Wanted((Run(0),), placed=Placement.OFF)
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Sets of inputs that alternate: the folder that has them, and the answers to each."""
+    """Alternating sets of inputs: the folder that holds them, and the answers to each."""
 
     folder: Path
     answers: tuple[Mapping[str, Answer], ...]
 
 
 class RiscvRunner:
-    """Every kernel is a program of its own: a bad one ends its own process."""
+    """Runs every kernel as a program of its own, so that a bad one ends only its own process."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RiscvRunner:
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
         policy = self.task.policy
-        # Every counted run has the same cost: as many samples as others take at least.
+        # Every counted run has the same cost, so one run gives the least number of samples.
         return self._measured(kernel, artifact, shape, policy.min_samples, policy.max_samples, policy.max_seconds)
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
@@ -87,8 +87,8 @@ class RiscvRunner:
         return verified if off.ok else replace(off, detail=f"{off.detail}, {DOING[WorkerStage.OFF]}")
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """A program has one kernel. Where times are taken, programs alternate, so that a clock that changes meanwhile
-        changes for all: each runs a part of its rounds at a time."""
+        """Compare programs of one kernel each. If times are measured, the programs alternate, each running a part of
+        its rounds, so that a change of the clock frequency affects all of them."""
         built = []
         for contender in contenders:
             if contender.kernel is None or contender.artifact is None:
@@ -127,7 +127,7 @@ class RiscvRunner:
         events: Sequence[str],
         shape: int,
     ) -> Counted:
-        """Events of one call: the difference of two programs, of which the second calls the kernel more often."""
+        """Events of one call: the difference of two programs, the second of which calls the kernel more often."""
 
         def ran(calls: int) -> Ran:
             wanted = Wanted((Run(0), Run(1)), TimedCalls(calls, calls, 0.0))
@@ -177,7 +177,7 @@ class RiscvRunner:
     def _requested(
         self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted
     ) -> tuple[str, _Drawn, float]:
-        """A request, the inputs that it is for, and how long all of it may take. Raises BadInput for other shapes."""
+        """A request, its inputs, and its time limit. Raises BadInput for unsupported shapes."""
         operator = self.task.shapes[shape]
         if handed.needed(operator):
             handed.hand_over(operator, seed, probe, self._arrays)
@@ -188,7 +188,7 @@ class RiscvRunner:
         return text, drawn, _STARTING + wanted.most_runs * (call + 1.0)
 
     def _costed(self, answered: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:
-        """With times, or with cycles in their place, at the target's clock."""
+        """A measurement with times, or with cycles at the target's clock instead."""
         if not self._place.counts:
             times = tuple(line["nanoseconds"] * 1e-9 for line in answered if line.get("timed"))
             conditions = {**self._place.conditions, "cold": self.task.policy.cold}
@@ -205,7 +205,7 @@ class RiscvRunner:
         return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), facts)
 
     def _ran(self, program: Path, inputs: Path, text: str, seconds: float, *, counted: bool) -> Ran:
-        """A program that something outside killed is started again."""
+        """Run a program, and again if it was killed from outside."""
         for _ in range(_ATTEMPTS):
             ran = self._place.run(program, inputs, text, seconds, counted=counted)
             if ran.code != -signal.SIGKILL or not ran.in_time:
@@ -235,7 +235,7 @@ def _place(
 
 
 def _whole(parts: Sequence[Measurement]) -> Measurement:
-    """The rounds of all parts together; what went wrong in one stands for all."""
+    """The rounds of all parts together; an error in any part stands for all."""
     if not parts[-1].ok:
         return parts[-1]
     samples = tuple(sample for part in parts for sample in part.samples)
@@ -245,7 +245,7 @@ def _whole(parts: Sequence[Measurement]) -> Measurement:
 def _judged(
     answered: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, operator: Operator, probe: str
 ) -> float:
-    """The largest error of the results that were written, as a share of the tolerance. Raises Rejected."""
+    """The largest error of the written results, as a share of the tolerance. Raises Rejected."""
     worst = 0.0
     outputs = [t for t in operator.tensors() if t.role != "input" and operator.signature()[t.name].checked]
     for line in answered:
@@ -254,7 +254,7 @@ def _judged(
                 raw = (folder / f"result-{int(line['run'])}-{tensor.name}").read_bytes()
                 got = np.frombuffer(raw, tensor.dtype.numpy()).reshape(tensor.shape)
                 want = drawn.answers[int(line["set"])][tensor.name]
-            except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
+            except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write to the answers
                 raise Rejected(Verdict.WRONG, "its files were changed or removed") from None
             with on_call(line["run"] + 1):
                 worst = max(worst, error_of(got, want, tensor, operator.tolerance_on(tensor.name, probe), None))

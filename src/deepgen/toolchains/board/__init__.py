@@ -1,6 +1,6 @@
 """Standalone programs for boards without Python: a runner in C, linked statically with the kernel.
 
-This module turns the launch plan into the C calls that the runner makes.
+This module converts the launch plan to the C calls that the runner makes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def workspaces(kernel: Kernel) -> list[str]:
 
 
 def numbers(kernel: Kernel) -> list[ScalarArg]:
-    """The scalar arguments in the order in which a request gives their values."""
+    """The scalar arguments, in the order of their values in a request."""
     return [a for s in _steps(kernel) for a in s.args if isinstance(a, ScalarArg)]
 
 
 def source(kernel: Kernel) -> str:
-    """The file that calls the kernel's entries."""
+    """The C file that calls the kernel's entries."""
     if kernel.plan.constants:
         raise BadInput(
             f"kernel {kernel.name} reads constants by symbol", allowed="pass tensors as arguments on a board"

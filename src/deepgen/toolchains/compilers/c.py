@@ -31,7 +31,7 @@ _ASSEMBLY = "kernel.s"
 class CCompiler:
     """One C compiler for one kind of machine.
 
-    `command` starts it; `family` says whose flags and version numbers it has, gcc's or clang's.
+    `command` starts it; `family`, gcc or clang, determines its flags and version numbers.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CCompiler:
     command: tuple[str, ...]
     family: str
     major: int
-    machine: str  # that it builds for: x86_64, aarch64
+    machine: str  # the machine it builds for: x86_64, aarch64
     identity: str  # the compiler's own description, down to the distribution's patch level
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class CCompiler:
         return (folder / _ASSEMBLY).read_text(errors="replace")
 
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
-        # zig takes the CPU of -mtune for the one to compile for, with instructions that the target may lack.
+        # zig would compile for the CPU of -mtune, with instructions that the target may lack.
         tuning = () if self.name == "zig" else tuning_flags(features, self.family, self.major)
         zig = self.name == "zig"
         return (*_OPTIMISE, *isa_flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
@@ -104,15 +104,15 @@ class CCompiler:
         except BuildError as error:
             if not header or not error.lasting:
                 raise
-            # In all likelihood the kernel's own fault; the words are the compiler's on the header as it is.
+            # Most likely the kernel's own fault; this gives the compiler's message for the full header.
             return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
         return Recipe(self._argv(kernel, target, _SHARED, _BINARY))
 
     def _argv(self, kernel: Kernel, target: Target, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
-        # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags
-        # come last, so that they win and its libraries follow what needs them.
+        # Names relative to the folder make the binary independent of where it is built. The kernel's own flags come
+        # last, so that they take precedence and its libraries follow the objects that need them.
         flags = (*self._flags(target.instruction_sets), *kind)
         argv = (*self.command, *flags, "-o", output, kernel.sources[0].name, *kernel.flags)
         return argv if "-S" in kind else (*argv, "-lm")
@@ -122,38 +122,38 @@ class CCompiler:
 
 
 def gcc_or_clang(name: str, path: str, description: str, machine: str) -> CCompiler:
-    """The compiler at a path, as its own `--version` and `-dumpmachine` describe it. Raises ValueError otherwise."""
+    """The compiler at a path, from its output for `--version` and `-dumpmachine`. Raises ValueError for others."""
     first = description.splitlines()[0] if description.strip() else ""
     numbers = re.findall(r"\b(\d+)\.\d+(?:\.\d+)?", first)
     version = re.findall(r"\b\d+\.\d+(?:\.\d+)?", first)
     family = "clang" if "clang" in first.lower() else "gcc" if re.search(r"\bGCC\b|gcc", description) else ""
     if not family or not numbers:
         raise ValueError(f"it describes itself as {first!r}")
-    built_for = machine.strip().partition("-")[0]  # of a triple such as aarch64-linux-gnu
+    built_for = machine.strip().partition("-")[0]  # the first part of a triple such as aarch64-linux-gnu
     return CCompiler(name, version[-1], path, (path,), family, int(numbers[-1]), built_for, first)
 
 
 def zig(path: str, version: str, cache: str, machine: str) -> CCompiler:
-    """The C compiler inside zig, with a libc of its own for any machine: all that one without a compiler needs."""
+    """The C compiler inside zig, which includes a libc for any machine, so no other compiler is needed."""
     libc = "musl" if platform.libc_ver()[0] != "glibc" else "gnu"
     return CCompiler(
         name="zig",
         version=version,
         path=path,
-        # Without a target zig would compile for this machine's CPU and nothing else; and its checks for
-        # undefined behaviour are not what is to be timed.
+        # Without a target zig would compile for this machine's CPU only. Its checks for undefined behaviour must not be
+        # part of timed code.
         command=(path, "cc", "-target", f"{machine}-linux-{libc}", "-fno-sanitize=undefined", "-g0"),
         family="clang",
-        major=18,  # of the oldest zig that deepgen asks for
+        major=18,  # the clang in the oldest supported zig
         machine=machine,
         identity=f"zig {version}",
-        # The C library, compiled once, is shared; objects are ours to keep and go away with the work folder.
+        # The compiled C library is shared; objects belong to this build and are deleted with the work folder.
         env={"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": "{folder}/zig-cache"},
     )
 
 
 def _stack_bytes(folder: Path) -> int | None:
-    """The deepest stack frame of the kernel's functions: spilled registers show here."""
+    """The largest stack frame of the kernel's functions, which shows spilled registers."""
     frames = [
         int(words[1])
         for report in folder.glob("*.su")
@@ -163,8 +163,8 @@ def _stack_bytes(folder: Path) -> int | None:
     return max(frames, default=None)
 
 
-# Instruction set -> flag, and the first gcc and clang that know it. An older compiler is not given the flag: a kernel
-# that needs the instructions then fails with the compiler's own words, and all others build.
+# Instruction set -> flag, and the first gcc and clang versions that support it. Older compilers do not get the flag: a
+# kernel that needs the instructions then fails with the compiler's message, and all others build.
 _X86: dict[str, tuple[str, int, int]] = {
     "sse2": ("-msse2", 0, 0),
     "avx": ("-mavx", 0, 0),
@@ -183,7 +183,7 @@ _X86: dict[str, tuple[str, int, int]] = {
     "amx_int8": ("-mamx-int8", 11, 11),
     "amx_bf16": ("-mamx-bf16", 11, 11),
 }
-# The same for Arm, as an extension of -march: gcc's and clang's name, and zig's, where it differs.
+# The same for Arm, as an extension of -march: gcc's and clang's name, and zig's name.
 _ARM: dict[str, tuple[str, str, int, int]] = {
     "atomics": ("lse", "lse", 6, 4),
     "asimdhp": ("fp16", "fullfp16", 7, 5),
@@ -193,9 +193,9 @@ _ARM: dict[str, tuple[str, str, int, int]] = {
     "sve": ("sve", "sve", 8, 5),
     "sve2": ("sve2", "sve2", 10, 9),
 }
-# The CPU whose instruction costs the scheduler assumes, by the newest instruction set there is. Not the newest
-# for gcc: it schedules all of these by one model, but looks as many instructions ahead as the CPU issues at once,
-# and with six of them gcc 13 takes 3.3 s for a kernel that otherwise takes 0.9. The instructions are the same.
+# The CPU whose instruction costs the scheduler assumes, by the newest available instruction set. Not the newest CPU for
+# gcc: it uses one model for all of these, but looks ahead as many instructions as the CPU issues per cycle, and with
+# six of them gcc 13 takes 3.3 s for a kernel that otherwise takes 0.9. The instructions are the same.
 _NOT_GCC = 1000
 _TUNE: tuple[tuple[str, str, int, int], ...] = (
     ("amx_tile", "sapphirerapids", _NOT_GCC, 12),
@@ -206,24 +206,24 @@ _TUNE: tuple[tuple[str, str, int, int], ...] = (
 
 
 def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: bool = False) -> tuple[str, ...]:
-    """The flags for these instruction sets that a compiler of this family and major version knows."""
+    """The flags for these instruction sets that a compiler of this family and major version supports."""
     present = set(isa)
     if machine == "aarch64":
         extensions = [
             names for f, (*names, gcc, clang) in _ARM.items() if f in present and _supported(family, major, gcc, clang)
         ]
-        # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a CPU.
+        # gcc's header has dot products and half precision only from 8.2 on; zig takes -march as a CPU name.
         base = "-march=armv8.2-a" if present & {"asimdhp", "asimddp"} else "-march=armv8-a"
         return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in extensions))),)
     chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _supported(family, major, *since)]
     if "-mavx512f" in chosen and _supported(family, major, 8, 6):
-        # The tunings would vectorise loops in 256 bits, though every target with 512 has full-width units.
+        # The tunings would vectorise loops with 256 bits, although every target with 512 has full-width units.
         chosen.append("-mprefer-vector-width=512")
     return tuple(chosen)
 
 
 def tuning_flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
-    """The flag that has instructions scheduled for the newest CPU these instruction sets point to."""
+    """The flag that schedules instructions for the newest CPU that these instruction sets indicate."""
     present = set(isa)
     processors = (cpu for name, cpu, *since in _TUNE if name in present and _supported(family, major, *since))
     return (f"-mtune={next(processors, 'generic')}",)

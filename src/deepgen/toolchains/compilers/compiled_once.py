@@ -21,34 +21,34 @@ from deepgen.vocabulary import BadInput, Kernel, digest
 from deepgen.vocabulary.folders import default_cache_folder
 
 _INCLUDED = re.compile(r"^(?:#ifndef (\w+)\n)?#include <immintrin\.h>", re.MULTILINE)
-# Macros that decide what headers declare, and so must come before all of them.
+# Macros that affect declarations in headers, and so must precede all of them.
 _COMES_FIRST = re.compile(r"^\s*#\s*define\s+(?:_[A-Z]|__STDC)", re.MULTILINE)
 _FILE = "intrinsics.h"
 _BEGINS = "int deepgen_begins;\n"
-# Includes the C library, which is left to the end, so that only what gcc itself defines is looked at.
+# Includes the C library; it is added at the end, so that only gcc's own definitions are processed.
 _LIBRARY = "_MM_MALLOC_H_INCLUDED"
-# There are 6,400, and the first kernel waits: what stands before the parameters ends in the name.
+# Fast, as there are 6,400 functions and the first kernel waits: the text before the parameters ends in the name.
 _ATTRIBUTE = r"(?:[^({]*__attribute__\s*\(\(.*?\)\))?"
 _FUNCTION = re.compile(
     rf"^([ \t]*)(?:extern|static) __inline\b{_ATTRIBUTE}([^(]*)\(.*?^\1}}\n", re.MULTILINE | re.DOTALL
 )
 _DEFINE = re.compile(r"^#define (\w+).*\n", re.MULTILINE)
 _WORD = re.compile(r"\b_\w+")
-# Of an instruction set that no function is left of: gcc takes half a millisecond for each, and there are 70.
+# Left when no function of an instruction set remains: gcc takes half a millisecond for each, and there are 70.
 _EMPTY = re.compile(
     r"^#pragma GCC push_options\n#pragma GCC target ?\(.*\n((?:#(?:define|undef) .*\n)*)#pragma GCC pop_options\n",
     re.MULTILINE,
 )
-# What a kernel may have of the C library through these headers alone; one that needs more is built without short ones.
+# The parts of the C library that a kernel may get only through these headers; other uses need the full header.
 _OF_LIBRARY = re.compile(r"\b(?:_mm_malloc|_mm_free|[cm]alloc|realloc|free|abs|exit|abort|errno|NULL)\b")
 
 
 def short_header(
     command: Sequence[str], identity: str, flags: Sequence[str], kernel: Kernel, limits: BuildLimits, group: Group
 ) -> tuple[str, ...]:
-    """Flags by which gcc reads what a kernel needs of x86's intrinsics, in place of all 40,000 lines of them.
+    """Flags that make gcc read only the x86 intrinsics that a kernel needs, instead of all 40,000 lines.
 
-    None where a kernel does not include them or they cannot be kept. A function that were missing is an error.
+    Empty if a kernel does not include them, or if they cannot be stored. A missing function is a compile error.
     """
     if not _includes_it(kernel):
         return ()
@@ -62,15 +62,15 @@ def short_header(
     if not kept.is_file():
         try:
             _shorten([*command, *flags, *own], kept, words, library, limits, group)
-        except (OSError, BuildError):  # such as of a full disk: kernels are compiled without it
+        except (OSError, BuildError):  # such as a full disk: kernels are compiled with the full header
             return ()
     return ("-include", str(kept), "-Werror=implicit-function-declaration")
 
 
 @lru_cache(maxsize=256)
 def _needs(text: str) -> tuple[frozenset[str], bool]:
-    """The words of a source that may be the header's, and whether it has any of the C library's. Kernels of a family
-    differ in few sources, or in none."""
+    """The words of a source that may be in the header, and whether it uses the C library. Cached, because kernels of a
+    family share most sources."""
     return frozenset(_WORD.findall(text)), _OF_LIBRARY.search(text) is not None
 
 
@@ -91,7 +91,7 @@ def _place(identity: str, flags: Sequence[str]) -> Path | None:
 def _shorten(
     command: Sequence[str], kept: Path, words: Sequence[str], library: bool, limits: BuildLimits, group: Group
 ) -> None:
-    """Into its place, whole or not at all: others may do so at the same time."""
+    """Create the header atomically, as others may do so at the same time."""
     kept.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=kept.parent.parent, prefix=".new-"))
     try:
@@ -104,16 +104,16 @@ def _shorten(
         (work / _FILE).write_text(f"#pragma GCC system_header\n{shorter}{rest}", encoding="utf-8")
         for file in ("all.c", "all.i"):
             (work / file).unlink()
-        with contextlib.suppress(OSError):  # another one was faster
+        with contextlib.suppress(OSError):  # another process was faster
             work.rename(kept.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def needed_of(text: str, words: Iterable[str]) -> str:
-    """A preprocessed header with only those functions and macros that these words need; all else stays as it is."""
+    """A preprocessed header, reduced to the functions and macros that these words need; the rest stays unchanged."""
     bodies: dict[str, list[str]] = {}
-    pieces: list[tuple[str, str]] = []  # a function's name, or none, and a text
+    pieces: list[tuple[str, str]] = []  # a function's name, or "", and a text
     at = 0
     for function in _FUNCTION.finditer(text):
         name = function[2].split()[-1].lstrip("*")
@@ -132,7 +132,7 @@ def needed_of(text: str, words: Iterable[str]) -> str:
             todo += [other for body in bodies[word] for other in _WORD.findall(body) if other in bodies]
 
     def define(match: re.Match[str]) -> str:
-        # Headers that were read say so by a macro.
+        # Include guards must stay.
         return match[0] if match[1] in wanted or match[1].endswith("_INCLUDED") else ""
 
     short = _DEFINE.sub(define, "".join(piece for name, piece in pieces if not name or name in wanted))
@@ -141,14 +141,15 @@ def needed_of(text: str, words: Iterable[str]) -> str:
     return short
 
 
-_SECONDS = 900  # at most: on a core that nothing else uses it takes a minute
+_SECONDS = 900  # limit; on an otherwise idle core it takes a minute
 _STEP = 0.1
 
 
 def ready(command: Sequence[str], version: str, cache: str, limits: BuildLimits, group: Group) -> None:
-    """Have the library compiled for what a command links: builds side by side would each do it, and might be stopped.
+    """Compile the library that a command links, once: concurrent builds would each do it, and might reach their time
+    limit.
 
-    Where it fails, the builds themselves tell why.
+    If it fails, the builds themselves report why.
     """
     folder = Path(cache)
     done = folder / f"linked-{digest([version, *command[1:]], 16)}"

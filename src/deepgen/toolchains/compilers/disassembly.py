@@ -18,12 +18,12 @@ _SECONDS = 60.0
 
 
 def sass(nvdisasm: str, cubin: Path) -> str:
-    """NVIDIA's machine code."""
+    """The disassembly of NVIDIA's machine code."""
     return _output(nvdisasm, "--print-code", str(cubin))
 
 
 def objdump(program: str, binary: Path) -> str:
-    """A CPU's machine code."""
+    """The disassembly of a CPU's machine code."""
     return _output(program, "--disassemble", "--no-show-raw-insn", str(binary.absolute()))
 
 
@@ -43,7 +43,7 @@ CLASSES = ("vector", "matrix", "loads", "stores", "branches", "other")
 
 @dataclass(frozen=True)
 class Ops:
-    """Instructions of one class: their names, and where these do not suffice, their operands."""
+    """Instructions of one class: patterns of their names and, where these do not suffice, of their operands."""
 
     kind: str
     names: str
@@ -52,11 +52,11 @@ class Ops:
 
 @dataclass(frozen=True)
 class Assembly:
-    """How a disassembler writes an instruction set. Of the rules the first that fits decides."""
+    """A disassembler's format for an instruction set. The first matching rule decides."""
 
     line: str  # groups: name, operands
     rules: tuple[Ops, ...]
-    padding: str  # names that are not counted: they fill gaps
+    padding: str  # names of padding instructions, which are not counted
 
 
 _OBJDUMP = r"\s*[0-9a-f]+:\s+(?:(?:rep\w*|lock|bnd|notrack|data16|cs|ds|es|fs|gs) )*([a-zA-Z][\w.]*)\s*(.*)"
@@ -67,10 +67,10 @@ _X86 = Assembly(
         Ops("matrix", r"tdp\w+|tcmm\w+"),
         Ops("loads", r"tileload\w*|prefetch\w*|pop\w*|v?p?gather\w*|leave"),
         Ops("stores", r"tilestore\w*|push\w*|v?p?scatter\w*|(?:clflush|clwb)\w*"),
-        # AT&T syntax: what is written comes last. A move between registers is neither a load nor a store.
+        # AT&T syntax: the destination comes last. A move between registers is neither a load nor a store.
         Ops("stores", r"(?:v?mov|vextract|vpmov|vpextr|v?p?compress|set)\w*", r".*\)\s*(?:\{.*\})?"),
         Ops("loads", r"(?:v?mov|vbroadcast|vpbroadcast|vpmov|v?lddqu|v?p?expand|vinsert|vpinsr)\w*", r".*\(.*"),
-        # The suffixes of arithmetic on a single number.
+        # The suffixes of scalar arithmetic.
         Ops("other", r"v?(?:add|sub|mul|div|sqrt|max|min|rcp|rsqrt|cmp|cvt|round|f)\w*s[shd]"),
         Ops("vector", r"vp?(?:add|sub|mul|madd|dp|div|sqrt|max|min|and|or|xor|abs|avg|sad|sll|srl|sra|cmp)\w*"),
         Ops("vector", r"v(?:f|rcp|rsqrt|cvt|round|hadd)\w*"),
@@ -103,7 +103,7 @@ _RISCV = Assembly(
     ),
     r"(?:c\.)?nop|unimp",
 )
-_RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # as compilers write it
+_RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # compiler output instead of a disassembly
 _SASS = Assembly(
     r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(.*)",
     (
@@ -139,8 +139,8 @@ _SECTION = re.compile(r"Disassembly of section (\S+):")
 _FUNCTION = re.compile(r"[0-9a-f]+ <(.+)>:")
 _UNKNOWN = re.compile(r"\s*[0-9a-f]+:\s+(<unknown>|\(bad\)|\.(?:inst|insn|word|short|byte|[248]byte))(.*)")
 _STRANGE = "unknown"
-_MOST_UNKNOWN = 0.02  # of the instructions
-# What compilers put into every shared library.
+_MOST_UNKNOWN = 0.02  # of all instructions
+# Code that compilers add to every shared library.
 _STARTUP = frozenset(
     (
         *("_init", "_fini", "_start", "call_weak_fn", "frame_dummy"),
@@ -150,7 +150,7 @@ _STARTUP = frozenset(
 
 
 def mix(text: str, machine: str) -> dict[str, float]:
-    """How many instructions a disassembly has, and the share of each class. Raises ValueError where it hardly tells."""
+    """The number of instructions, and the share of each class. Raises ValueError if too few are decoded."""
     dialect = DIALECTS[machine]
     counts = Counter(_kind(dialect, name, operands) for name, operands in _instructions(text, dialect))
     total = sum(counts.values())

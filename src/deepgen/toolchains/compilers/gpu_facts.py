@@ -1,4 +1,4 @@
-"""A GPU compiler's statistics of a kernel, in one form for NVIDIA and AMD, with the occupancy."""
+"""A GPU compiler's statistics of a kernel, in one form for NVIDIA and AMD, including occupancy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from deepgen.vocabulary import Json, Kernel, Step
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources of one entry point."""
+    """The resource usage of one entry point."""
 
-    registers: int  # of a thread
-    spill_bytes: int  # written and read, of a thread
+    registers: int  # per thread
+    spill_bytes: int  # stored and loaded, per thread
     stack_bytes: int
     shared_bytes: int  # static
-    scalar_registers: int = 0  # of a wavefront; AMD only
+    scalar_registers: int = 0  # per wavefront; AMD only
 
 
 def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Target) -> dict[str, Json]:
-    """The facts of the entry that uses most registers, which is the one that does the work, and of each by name."""
+    """The facts of the entry that uses the most registers, as it does the main work, and of all entries by name."""
     facts: dict[str, dict[str, Json]] = {}
     for name, usage in entries.items():
         own: dict[str, Json] = dict(asdict(usage))
@@ -31,14 +31,14 @@ def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Target) -> dic
         facts[name] = {**own, **(_residence(usage, step, target) if step is not None else {})}
     if not facts:
         return {}
-    # Helpers for a split sum or a prepacking may stand beside it: what they use says little.
+    # Helpers for split sums or prepacking may be in the same binary; their usage is unimportant.
     launched = [s.entry for s in kernel.plan.steps if s.entry in facts]
     main = max(launched or facts, key=lambda name: entries[name].registers)
     return {**facts[main], "entries": dict(facts)} if len(facts) > 1 else facts[main]
 
 
 def _residence(usage: Usage, step: Step, target: Target) -> dict[str, Json]:
-    """How many blocks fit a multiprocessor, where the launch plan gives numbers and not expressions."""
+    """Blocks per multiprocessor and occupancy, if the launch plan has numbers rather than expressions."""
     sizes = [size for size in step.block if isinstance(size, int)]
     if len(sizes) < len(step.block) or not isinstance(step.shared_bytes, int):
         return {}
@@ -49,7 +49,7 @@ def _residence(usage: Usage, step: Step, target: Target) -> dict[str, Json]:
     return {"shared_bytes": shared, "blocks_per_sm": resident[0], "occupancy": resident[1]}
 
 
-# One entry's paragraph.
+# The report on one entry.
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -73,6 +73,6 @@ def entries(log: str) -> dict[str, Usage]:
 
 
 def without_report(log: str) -> str:
-    """The rest of a compiler's log."""
+    """A compiler's log without that report."""
     kept = [line for line in log.splitlines() if not _LINE.match(line)]
     return "\n".join(kept).strip()

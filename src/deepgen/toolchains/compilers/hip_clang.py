@@ -1,4 +1,4 @@
-"""HIP kernels through clang's AMDGPU backend and lld, or a vendor's own build of them: no GPU and no ROCm needed."""
+"""HIP kernels through clang's AMDGPU backend and lld, or a vendor's build of them; no GPU or ROCm is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
 _BINARY, _ASSEMBLY = "kernel.hsaco", "kernel.s"
-# Neither a vendor's headers nor its device library: kernels bring their own dialect, so that every clang builds them.
+# Without a vendor's headers and device library: kernels include their own dialect, so every clang can build them.
 _OPTIONS = (
     "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib",
     "-std=c++17", "-O3", "-ffp-contract=fast", "-I.",
@@ -29,7 +29,7 @@ class HipClang:
 
     version: str
     path: str
-    identity: str  # its own description, down to the patch level
+    identity: str  # its `--version` text, down to the patch level
     vendor: str = ""
     name: str = "hip-clang"
 
@@ -78,7 +78,7 @@ class HipClang:
 
 
 def described(path: str, description: str) -> HipClang:
-    """The compiler at a path, as its own `--version` describes it. Raises ValueError when it is not clang."""
+    """The compiler at a path, from its `--version` text. Raises ValueError if it is not clang."""
     first = description.splitlines()[0] if description.strip() else ""
     match = re.search(r"clang version (\d+\.\d+\.\d+)", description)
     if match is None:
@@ -89,7 +89,7 @@ def described(path: str, description: str) -> HipClang:
 
 
 def usage(kernel: dict[str, object]) -> gpu_facts.Usage:
-    """The resources of a kernel, as the notes of its code object give them."""
+    """The resource usage of a kernel, from the notes of its code object."""
 
     def number(key: str) -> int:
         value = kernel.get(key, 0)

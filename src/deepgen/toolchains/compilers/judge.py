@@ -1,4 +1,4 @@
-"""Shared by all compilers: a kernel's files on disk, the verdict on a compiler run, and symbols of C++ names."""
+"""Shared by all compilers: writing a kernel's files, the verdict on a compiler run, and symbols of C++ names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 _OUT_OF_TIME = re.compile(r"CPU time limit exceeded")
 _KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed|terminated with signal 9 ")
-# What is sent to all processes when a machine or a session is shut down.
+# Signals that are sent to all processes when a machine or a session is shut down.
 _ENDED = re.compile(
     r"(?:Terminated|Hangup|Interrupt) signal terminated|unable to execute command: (?:Terminated|Hangup|Interrupt)"
     r"|terminated with signal (?:1|2|15) "
@@ -40,9 +40,9 @@ def run_judged(
     env: Mapping[str, str] | None = None,
     request: Sequence[str] | None = None,
 ) -> process.Finished:
-    """Run a compiler to its good end. Raises BuildError; OSError when the folder is full.
+    """Run a compiler, and return if it succeeds. Raises BuildError; OSError if the disk is full.
 
-    `request`: what is asked of a compiler that stays for other builds (`resident.py`).
+    `request`: the request for a compiler that stays resident for other builds (`resident.py`).
     """
     try:
         if request is not None:
@@ -57,7 +57,7 @@ def run_judged(
 
 
 def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
-    """Raise what a build that went wrong deserves."""
+    """Raise the error for a failed build."""
     log, code = finished.log, finished.code
     if finished.end is process.End.WALL_CLOCK:
         detail = f"{name} did not finish within {limits.wall_seconds:g} s"
@@ -72,7 +72,7 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
     if "No space left on device" in log:
         raise OSError(errno.ENOSPC, "No space left on device")
     if _OUT_OF_MEMORY.search(log):
-        # Of 12,000 builds by NVRTC three to six took all that they may, and were built when tried again.
+        # Of 12,000 builds by NVRTC, three to six reached the memory limit, and succeeded when repeated.
         detail = f"{name} needed more than {_size(limits.memory_bytes)} of memory"
         raise BuildError(Verdict.OUT_OF_MEMORY, detail, log, transient=True)
     if code == -signal.SIGKILL or _KILLED.search(log):
@@ -81,7 +81,7 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
     if code == -signal.SIGXFSZ or _TOO_LARGE.search(log):
         raise failed(name, f"wrote a file of more than {_size(limits.file_bytes)}", log)
     if code < 0:
-        # One such crash in 12,000 builds by NVRTC did not happen again.
+        # In 12,000 builds by NVRTC there was one such crash, which did not happen again.
         detail = f"{name} crashed with {_signal_name(-code)}"
         raise BuildError(Verdict.BUILD_FAILED, detail, log, transient=True)
     if ended := _ENDED.search(log):
@@ -112,7 +112,7 @@ def _signal_name(number: int) -> str:
 
 
 def write_sources(kernel: Kernel, folder: Path) -> None:
-    """Put a kernel's files where a compiler finds them."""
+    """Write a kernel's files where a compiler finds them."""
     for source in kernel.sources:
         name = PurePosixPath(source.name)
         if name.is_absolute() or ".." in name.parts or source.name.startswith("-") or not name.parts:
@@ -125,13 +125,13 @@ def write_sources(kernel: Kernel, folder: Path) -> None:
 
 
 def expressions(kernel: Kernel) -> tuple[str, ...]:
-    """The entries that are not symbols as they stand."""
+    """The entries that are C++ expressions rather than plain symbols."""
     steps = (*kernel.plan.prepare, *kernel.plan.steps)
     return tuple(dict.fromkeys(s.entry for s in steps if not s.entry.isidentifier()))
 
 
 def completed(plan: LaunchPlan, symbols: Mapping[str, str]) -> LaunchPlan | None:
-    """The plan with symbols for C++ names; None where it has none of them."""
+    """The plan with symbols in place of C++ names; None if there are none."""
     if not symbols:
         return None
 
@@ -142,7 +142,7 @@ def completed(plan: LaunchPlan, symbols: Mapping[str, str]) -> LaunchPlan | None
 
 
 def symbols_of(tool: str, kernel: Kernel, symbols: Iterable[str], log: str) -> dict[str, str]:
-    """The symbol of each C++ name, by the form of mangled names. Raises BuildError where none or several fit."""
+    """The symbol of each C++ name, found by the form of mangled names. Raises BuildError if none or several match."""
     present = set(symbols)
     out = {}
     for expression in expressions(kernel):
@@ -155,7 +155,7 @@ def symbols_of(tool: str, kernel: Kernel, symbols: Iterable[str], log: str) -> d
 
 
 def _fits(expression: str, symbol: str) -> bool:
-    """Whether a mangled name may be of that function: of its name, and a template where it is one."""
+    """Whether a mangled name may be of that function: with its name, and a template if it is one."""
     path, bracket, _ = expression.lstrip(":").partition("<")
     parts = [part.strip() for part in path.split("::")]
     if symbol == parts[-1] and not bracket:

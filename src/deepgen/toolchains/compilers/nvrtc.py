@@ -1,4 +1,4 @@
-"""CUDA kernels through NVRTC: a library from PyPI or a toolkit, and no GPU, driver or header needed."""
+"""CUDA kernels through NVRTC: it needs a library from PyPI or a toolkit, but no GPU, driver or header."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _BINARY, _PTX = "kernel.cubin", "kernel.ptx"
 _OPTIONS = ("--std=c++17", "--include-path=.")
 _REPORT = "--ptxas-options=-v"
 _START_SECONDS = 20.0
-# Leaves out what few kernels use, and 10 to 20 ms of each compilation: textures, surfaces, launches from kernels, and
-# the types and functions of CUDA's runtime.
+# Excludes headers that few kernels use, which saves 10 to 20 ms per compilation: textures, surfaces, launches from
+# kernels, and the types and functions of the CUDA runtime.
 _SMALL, _SMALL_SINCE = "--minimal", (12, 8)
 _LARGE = re.compile(r"#[ \t]*include[ \t]*<|<<<|\bcuda[A-Z_]|\bCU[A-Z]*[a-z]|\b(?:tex|surf)(?:\d|[A-Z]|ture|ace)|__nv_")
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.M)
@@ -32,11 +32,11 @@ _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.M)
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """One NVRTC library. NVRTC 13 begins at sm_75; for Volta there is NVRTC 12, and both can be installed."""
+    """One NVRTC library. NVRTC 13 starts at sm_75; NVRTC 12 supports Volta, and both can be installed."""
 
     version: str
     path: str
-    archs: tuple[int, ...]  # compute capabilities, 90 for 9.0
+    archs: tuple[int, ...]  # compute capabilities, such as 90 for 9.0
     disassembler: str | None = None
     name: str = "nvrtc"
 
@@ -45,7 +45,7 @@ class Nvrtc:
         return f"{self.name}-{self.version}-{digest([*_OPTIONS, _REPORT, _SMALL], 16)}"
 
     def _headers(self, kernel: Kernel) -> list[str]:
-        """The toolkit's own headers, for kernels that ask for some, such as <cuda_fp16.h>."""
+        """The toolkit's header folder, for kernels that include headers such as <cuda_fp16.h>."""
         if not any(_has(_SYSTEM_HEADER, source.text) for source in kernel.sources):
             return []
         lib = Path(self.path).resolve().parent
@@ -82,7 +82,7 @@ class Nvrtc:
         return symbols
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
-        """The machine code where a disassembler is installed, PTX otherwise."""
+        """The machine code if a disassembler is installed, PTX otherwise."""
         with Group() as group:
             if self.disassembler is not None:
                 self._compile(kernel, target, folder, ("CUBIN", _BINARY), BuildLimits(), group)
@@ -101,13 +101,13 @@ class Nvrtc:
         return run_judged(self.name, argv, folder, limits, group, request=self._words(kernel, target, form)).log
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
-        """NVRTC is a library: the few lines of Python that call it here go along."""
+        """NVRTC is a library, so the recipe includes the short Python program that calls it here."""
         program = Path(nvrtc_program.__file__)
         words = self._words(kernel, target, ("CUBIN", _BINARY))
         return Recipe(("python3", program.name, self.path, *words), {program.name: program.read_text(encoding="utf-8")})
 
     def _words(self, kernel: Kernel, target: Target, form: tuple[str, str]) -> tuple[str, ...]:
-        """What the program is told."""
+        """The program's arguments."""
         arch = f"--gpu-architecture={target.built_for}"
         named = (f"{nvrtc_program.NAME}{name}" for name in judge.expressions(kernel))
         headers = (f"--include-path={place}" for place in self._headers(kernel))
@@ -120,7 +120,7 @@ class Nvrtc:
 
 @lru_cache(maxsize=256)
 def _has(pattern: re.Pattern[str], text: str) -> bool:
-    """Whether it occurs. A family's kernels share most of their files, and to search them takes milliseconds."""
+    """Whether the pattern occurs. Cached: kernels of a family share most files, and a search takes milliseconds."""
     return pattern.search(text) is not None
 
 
@@ -130,14 +130,14 @@ def capability(target: Target) -> int:
 
 
 def described(path: str, disassembler: str | None) -> Nvrtc:
-    """The library at a path. Raises ValueError when it does not answer."""
+    """The library at a path. Raises ValueError if it does not work."""
     file = Path(path)
     return Nvrtc(*_asked(path, file.stat().st_mtime_ns if file.exists() else 0), disassembler)
 
 
 @lru_cache(maxsize=16)
 def _asked(path: str, changed: int) -> tuple[str, str, tuple[int, ...]]:
-    """Version, path and capabilities, asked in a process of its own: once, unless the file has changed."""
+    """Version, path and capabilities, queried in a separate process, again only if the file has changed."""
     try:
         answer = subprocess.run(
             (*_python(), path), stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_SECONDS, check=True

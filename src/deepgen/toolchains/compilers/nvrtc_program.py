@@ -1,8 +1,8 @@
-"""Calls NVRTC in a process of its own, so that a crash or hang costs only a verdict. Run by nvrtc.py.
+"""Calls NVRTC in a separate process, so that a crash or hang costs only a verdict. Run by nvrtc.py.
 
-It calls the library through ctypes and is started without site-packages. Starting it and loading the library takes
-30 ms, a tenth of a kernel's compilation, so it stays for further kernels (`resident.py`). What few builds need
-is imported lazily, and nothing is torn down at the end: either takes as long as compiling a few hundred lines.
+It calls the library through ctypes and is started without site-packages. Starting it and loading the library takes 30
+ms, a tenth of a kernel's compilation, so it stays for further kernels (`resident.py`). Modules that few builds need are
+imported lazily, and exiting skips all cleanup: either takes as long as compiling a few hundred lines.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 import sys
 
 _OUT_OF_MEMORY = 1
-NAME = "--deepgen-name="  # before a C++ name whose symbol is wanted: no option of NVRTC's
+NAME = "--deepgen-name="  # prefix of a C++ name whose symbol is wanted; not an option of NVRTC
 NAMES = "names.json"
 STAY = "--stay"
 
 
 def describe(library: ctypes.CDLL) -> str:
-    """Its version and the compute capabilities that it compiles for."""
+    """NVRTC's version and supported compute capabilities."""
     import json
 
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
@@ -30,7 +30,7 @@ def describe(library: ctypes.CDLL) -> str:
 
 
 def build(library: ctypes.CDLL, source: str, what: str, output: str, options: list[str]) -> int:
-    """Compile to `what`, CUBIN or PTX; what the compiler says goes to stdout."""
+    """Compile to `what`, CUBIN or PTX; the compiler's log goes to stdout."""
     program = ctypes.c_void_p()
     with open(source, "rb") as file:  # noqa: PTH123 (pathlib takes a while to import)
         text = file.read()
@@ -61,7 +61,7 @@ def build(library: ctypes.CDLL, source: str, what: str, output: str, options: li
 
 
 def stay(library: ctypes.CDLL) -> None:
-    """Build what is asked for on stdin: the number of bytes, then a folder and words, with a NUL byte between them."""
+    """Serve requests on stdin: a line with the number of bytes, then a folder and words, separated by NUL bytes."""
     while size := sys.stdin.buffer.readline():
         folder, source, what, output, *options = sys.stdin.buffer.read(int(size)).decode().split("\0")
         os.environ["TMPDIR"] = folder
@@ -86,7 +86,7 @@ def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:
     library[f"nvrtcGet{what}Size"](program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(size.value)
     library[f"nvrtcGet{what}"](program, buffer)
-    return buffer.raw if what == "CUBIN" else buffer.value  # text ends in one NUL byte or more
+    return buffer.raw if what == "CUBIN" else buffer.value  # text ends in at least one NUL byte
 
 
 def main() -> int:

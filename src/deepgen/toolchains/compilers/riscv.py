@@ -1,4 +1,4 @@
-"""Cross compilers for RISC-V (clang, zig, gcc), and which of them is installed. A kernel becomes a static program.
+"""Cross compilers for RISC-V (clang, zig, gcc), and the choice of an installed one. A kernel becomes a static program.
 
 It includes the C runner; the kernel's assembly is stored beside it.
 """
@@ -24,11 +24,11 @@ from deepgen.toolchains.programs import Tool
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, Missing, digest
 from deepgen.vocabulary.folders import default_cache_folder
 
-ASSEMBLY = "kernel.s"  # beside the program
+ASSEMBLY = "kernel.s"  # stored beside the program
 SUFFIX = ".riscv"
 _BINARY = f"kernel{SUFFIX}"
 _OBJECT = "kernel.o"
-_OURS = "deepgen-runner"  # a folder of its own: a user's kernel may have files of any names
+_OURS = "deepgen-runner"  # a separate folder, because a user's kernel may have files of any name
 _RUNNER = (f"{_OURS}/board.c", f"{_OURS}/board.h")
 _RUNNER_OBJECT = f"{_OURS}/board.o"
 _CALLS = f"{_OURS}/calls.c"
@@ -85,7 +85,7 @@ class RiscvCompiler:
         return Recipe(self._commands(kernel, target)[0])
 
     def _commands(self, kernel: Kernel, target: Target) -> tuple[tuple[str, ...], ...]:
-        """To assembly, to an object, to a program. The kernel's flags are for its own text alone."""
+        """Compile to assembly, then to an object, and link a program. The kernel's flags apply only to its source."""
         if not isinstance(target, Riscv):
             raise BadInput(f"{self.path} cannot build kernels for {target.name}", allowed="riscv targets")
         machine = _machine(self.name, target)
@@ -105,7 +105,7 @@ class RiscvCompiler:
         return ("-O1", "-s", *machine, "-static", *self.link)
 
     def _kept_runner(self, target: Riscv) -> Path:
-        """Where the runner is kept once it is compiled: that takes as long as many a kernel."""
+        """The path of the cached runner object, whose compilation takes as long as that of many kernels."""
         name = digest([self.id, *_machine(self.name, target)], 16)
         return default_cache_folder() / "riscv-runner" / f"{name}.o"
 
@@ -114,15 +114,15 @@ class RiscvCompiler:
         if not compiled.is_file() or not isinstance(target, Riscv):
             return
         kept = self._kept_runner(target)
-        with contextlib.suppress(OSError):  # where it cannot be kept, each build compiles it
+        with contextlib.suppress(OSError):  # if it cannot be cached, each build compiles it
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = kept.with_suffix(f".{secrets.token_hex(4)}")
             shutil.copyfile(compiled, fresh)
-            fresh.replace(kept)  # whole or not at all, whoever else writes it
+            fresh.replace(kept)  # atomic, even with several writers
 
 
 def assembly_beside(program: Path) -> str:
-    """The kernel's part of a program, as its compiler wrote it: the rest is the runner and the C library."""
+    """The kernel's assembly as its compiler wrote it, without the runner and the C library."""
     try:
         return (program.parent / ASSEMBLY).read_text(errors="replace")
     except OSError as error:
@@ -130,7 +130,7 @@ def assembly_beside(program: Path) -> str:
 
 
 def clang(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
-    """It needs the C library of a cross gcc, and lld."""
+    """clang, which needs the C library of a cross gcc, and lld."""
     command = (path, "--target=riscv64-linux-gnu")
     return RiscvCompiler(name, version, path, command, identity, link=("-fuse-ld=lld",))
 
@@ -140,7 +140,7 @@ def gcc(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
 
 
 def zig(path: str, version: str, cache: str) -> RiscvCompiler:
-    """It brings its own C library."""
+    """zig, which includes a C library."""
     command = (path, "cc", "-target", "riscv64-linux-musl", "-fno-sanitize=undefined", "-g0")
     env = (("ZIG_GLOBAL_CACHE_DIR", cache), ("ZIG_LOCAL_CACHE_DIR", "{folder}/zig-cache"))
     return RiscvCompiler("zig", version, path, command, f"zig {version}", env=env)
@@ -177,7 +177,7 @@ QEMU = Tool(
     "qemu-riscv64", "running kernels for RISC-V without a board", "Install it with `apt-get install qemu-user`."
 )
 TOOLS = (CROSS_GCC, QEMU)
-_VECTORS_SINCE = 14  # gcc's first release with the vector extension's header
+_VECTORS_SINCE = 14  # gcc's first release with the header of the vector extension
 _TRIED = ("clang", "zig", CROSS_GCC.name)
 _REMEDY = (
     "Install clang with `apt-get install clang-19 lld-19 gcc-riscv64-linux-gnu`, or zig with `pip install ziglang`."
@@ -185,7 +185,7 @@ _REMEDY = (
 
 
 def riscv_for(target: Target, paths: Mapping[str, str], zig_cache: str) -> Toolchain:
-    """The first compiler that can build programs for RISC-V; one whose path the user set comes before the others."""
+    """The first compiler that can build programs for RISC-V; one whose path the user set takes precedence."""
     problems = []
     for name in sorted(_TRIED, key=lambda name: name not in paths):
         path = programs.named(name, paths[name]) if name in paths else programs.search(name)
@@ -202,7 +202,7 @@ def riscv_for(target: Target, paths: Mapping[str, str], zig_cache: str) -> Toolc
 
 
 def _compiler(name: str, path: str, zig_cache: str) -> RiscvCompiler:
-    """Raises BadInput with what it lacks."""
+    """The compiler at a path. Raises BadInput with what it lacks."""
     if name == "zig":
         return zig(path, programs.number(programs.ask(path, "version")), zig_cache)
     described = programs.ask(path, "--version").splitlines()[0]

@@ -1,4 +1,4 @@
-"""Triton kernels, compiled ahead of time for NVIDIA's and AMD's GPUs: no GPU, no driver and no torch needed."""
+"""Triton kernels, compiled ahead of time for NVIDIA and AMD GPUs, without needing a GPU, a driver or torch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Step, WorkspaceArg, completed
 from deepgen.vocabulary import kernel as units
 
-RELEASES = ("3.6", "3.9")  # whose calling convention is known: the pointers that follow a kernel's own parameters
+RELEASES = ("3.6", "3.9")  # releases with a known calling convention: the pointers after a kernel's own parameters
 _SCRATCH = "triton_scratch"
-_MOST_TRAILING = 2  # scratch memory, and a profiler's
+_MOST_TRAILING = 2  # scratch memory, and that of a profiler
 _VERSION = re.compile(r"^__version__ = ['\"]([^'\"]+)['\"]", re.M)
 _PARAMETER = re.compile(r"\.param\b[^,)]*?\w+_param_\d+")
 
 
 @dataclass(frozen=True)
 class Triton:
-    """One installed release; `path` is the folder that holds the package."""
+    """One installed release; `path` is the folder that contains the package."""
 
     version: str
     path: str
@@ -67,7 +67,7 @@ class Triton:
         return Built(binary, form, {**facts, "code_bytes": code}, gpu_facts.without_report(log), plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
-        """The machine code where its disassembler is installed, and otherwise PTX; of AMD's GPUs their assembly."""
+        """The machine code if its disassembler is installed, otherwise PTX; for AMD GPUs their assembly."""
         with Group() as group:
             self._compile(kernel, _gpu(target), folder, BuildLimits(), group)
         if "cuda" not in target.languages:
@@ -77,22 +77,23 @@ class Triton:
         return (folder / f"{triton_program.STEM}.ptx").read_text()
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
-        """Triton is a package: the few lines of Python that call its compiler here go along."""
+        """Triton is a package, so the recipe includes the short Python program that calls its compiler here."""
         program, unit = Path(triton_program.__file__), units.from_flags(kernel.flags)
         files = {program.name: program.read_text(encoding="utf-8"), triton_program.UNIT: json.dumps(unit.to_json())}
         return Recipe(("python3", program.name, *self._words(kernel, _gpu(target))), files)
 
     def _words(self, kernel: Kernel, target: Gpu) -> tuple[str, ...]:
-        """What the program is told."""
+        """The program's arguments."""
         chip = ("cuda", str(nvrtc.capability(target))) if "cuda" in target.languages else ("hip", target.arch)
         return self.path, kernel.sources[0].name, *chip, str(target.warp)
 
     def made_elsewhere(
         self, place: str, package: str, kernel: Kernel, folder: Path, limits: BuildLimits, group: Group
     ) -> dict[str, Any]:
-        """What a plug-in's function, `module:function` in the folder `package`, makes of a kernel, in Triton's process.
+        """The result of a plug-in's function (`module:function` in the folder `package`) for a kernel, run in Triton's
+        process.
 
-        It takes `name` for files, `options`, and what Triton takes: `fn`, `signature`, `constexprs`, `attrs`.
+        The function takes `name` for files, `options`, and Triton's arguments `fn`, `signature`, `constexprs`, `attrs`.
         """
         paths = os.pathsep.join((str(Path(deepgen.__file__).parents[1]), package))
         words = (self.path, kernel.sources[0].name, triton_program.PLUG_IN, paths, place)
@@ -115,7 +116,7 @@ class Triton:
 
 
 def described(folder: str, disassembler: str | None = None) -> Triton:
-    """The release whose package a folder holds. Raises ValueError where there is none that deepgen knows."""
+    """The release of the package in a folder. Raises ValueError if deepgen does not support it."""
     try:
         match = _VERSION.search((Path(folder) / "triton" / "__init__.py").read_text())
     except OSError as error:
@@ -133,7 +134,7 @@ def _gpu(target: Target) -> Gpu:
 
 
 def _plan(plan: LaunchPlan, report: Mapping[str, Any], trailing: int, target: Gpu) -> LaunchPlan:
-    """The launch as Triton makes it: threads, shared memory, and the pointers that it passes last."""
+    """The launch plan as Triton would launch it: threads, shared memory, and the pointers that it passes last."""
     (step,) = plan.steps
     added: list[Arg] = [ScalarArg("i64", 0)] * trailing
     if report["global_scratch_size"]:
@@ -153,7 +154,7 @@ def _scratch_bytes(step: Step, each: int) -> str:
 
 
 def _nvidia(folder: Path, log: str) -> tuple[dict[str, gpu_facts.Usage], int]:
-    """What each entry uses, and how many parameters the kernel has."""
+    """The resource usage of each entry, and the number of the kernel's parameters."""
     text = (folder / f"{triton_program.STEM}.ptx").read_text()
     head = text.partition(".entry")[2].partition("{")[0]
     return gpu_facts.entries(log), len(_PARAMETER.findall(head))

@@ -1,6 +1,6 @@
-"""Compiles one Triton kernel in a process of its own, without a GPU, or lets a plug-in do so. Run by triton.py.
+"""Compiles one Triton kernel in a separate process, without a GPU, or lets a plug-in compile it. Run by triton.py.
 
-It executes the kernel's text, as importing the user's file would. It is started without site-packages and gets
+It executes the kernel's source, as importing the user's file would. It is started without site-packages and gets
 Triton's path.
 """
 
@@ -39,7 +39,7 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
 
 
 def hand_over(source: str, place: str) -> None:
-    """What a plug-in's function makes of the kernel. It gets a name for files and what Triton would get."""
+    """Write the result of a plug-in's function for the kernel. It gets a name for files and Triton's arguments."""
     module, _, function = place.partition(":")
     unit = json.loads(Path(UNIT).read_text())
     make = getattr(importlib.import_module(module), function)
@@ -47,7 +47,7 @@ def hand_over(source: str, place: str) -> None:
 
 
 def _described(source: str, unit: Any) -> dict[str, Any]:
-    """The function and what it is compiled for, as Triton takes it."""
+    """The function and its compile-time description, as Triton takes them."""
     function = _function(source, unit["entry"])
     parameters, names = unit["parameters"], function.arg_names
     return {
@@ -69,7 +69,7 @@ def _function(source: str, entry: str) -> Any:
 
 
 def _constant(value: Any) -> Any:
-    """A constant as the kernel gets it: "tl.float32" is the type of that name."""
+    """A constant in the form for the kernel: "tl.float32" is the type of that name."""
     import triton.language as tl
 
     if isinstance(value, str) and value.startswith("tl."):
@@ -80,20 +80,20 @@ def _constant(value: Any) -> Any:
 def main() -> int:
     place, source, backend, arch, warp = sys.argv[1:]
     for name in [name for name in os.environ if name.startswith("TRITON_")]:
-        del os.environ[name]  # it would change the code, and no id would say so
-    os.environ["TRITON_BACKENDS_IN_TREE"] = "1"  # those of other packages may need what is not to be found here
+        del os.environ[name]  # it would change the code without changing the kernel's id
+    os.environ["TRITON_BACKENDS_IN_TREE"] = "1"  # backends of other packages may need modules that are missing here
     os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and of older releases; said, it prints no warning
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and older releases; setting it avoids a warning
     sys.path.append(place)
     try:
         if backend == PLUG_IN:
-            sys.path += arch.split(os.pathsep)  # where deepgen and the plug-in lie
+            sys.path += arch.split(os.pathsep)  # for deepgen and the plug-in
             hand_over(source, warp)
         else:
             build(source, backend, arch, int(warp))
     except Exception as error:
-        # The reason may stand in what the error came from, where Triton shows only the place in the source.
+        # The reason may be in the cause of the error, while Triton itself shows only the place in the source.
         chain: list[BaseException] = [error]
         while chain[-1].__cause__ is not None:
             chain.append(chain[-1].__cause__)

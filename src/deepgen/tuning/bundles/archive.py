@@ -1,6 +1,6 @@
 """The archive of a bundle: one folder as .tar.gz or .tar.zst, whose first file lists all others with their hashes.
 
-Whatever is read is checked against that list while it is unpacked: names, kinds, sizes, hashes.
+Everything is checked against that list while it is unpacked: names, file types, sizes and hashes.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from deepgen.vocabulary import BadInput, JsonObject, Missing, foreign
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-SIGNATURE = "signature"  # in the manifest, over everything else in it
+SIGNATURE = "signature"  # in the manifest; it covers everything else in the manifest
 SUFFIXES = (".tar.gz", ".tgz", ".tar.zst")
 MOST_FILES = 200_000
 MOST_MANIFEST_BYTES = foreign.MOST_BYTES
 MOST_FILE_BYTES = 1 << 30
 MOST_BYTES = 16 << 30
-# Kernels and arrays compress by 2 to 10 times. A large file that compresses 100 times is meant to fill a disk.
+# Kernels and arrays compress 2 to 10 times. A large file that compresses 100 times is meant to fill a disk.
 MOST_RATIO = 100
 SMALL_BYTES = 256 << 20
-_MOST_HEADER_BYTES = 64 << 10  # between two files: tar's own records, of which there are a few
-_BLOCK = 20 * 512  # how much tarfile reads at once
+_MOST_HEADER_BYTES = 64 << 10  # between two files: tar's own records
+_BLOCK = 20 * 512  # bytes that tarfile reads at once
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 _CHUNK = 1 << 20
 
 
 def stem(archive: Path) -> str:
-    """The name without its suffix, which must be one that we write."""
+    """The name without its suffix, which must be one of ours."""
     for suffix in SUFFIXES:
         if archive.name.endswith(suffix) and archive.name != suffix:
             return archive.name[: -len(suffix)]
@@ -46,7 +46,7 @@ def stem(archive: Path) -> str:
 
 
 def check(archive: Path) -> None:
-    """Raises if it cannot be written, before any work is done."""
+    """Raise if the archive cannot be written, before any work is done."""
     stem(archive)
     if archive.name.endswith(".tar.zst"):
         _zstd()
@@ -62,7 +62,7 @@ def write(
 ) -> str:
     """Write the archive atomically and return the bundle's id: the hash of its manifest.
 
-    The manifest holds the hashes of all files, so its signature covers them all.
+    The manifest contains the hashes of all files, so its signature covers them.
     """
     top = re.sub(r"[^A-Za-z0-9._=-]", "_", stem(archive)).lstrip(".=-") or "bundle"
     listed: JsonObject = {name: _listing(content) for name, content in sorted(files.items())}
@@ -87,7 +87,7 @@ def write(
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack into an existing folder and return the bundle's own folder in it. Raises BadInput; runs nothing."""
+    """Unpack into an existing folder, and return the bundle's own folder in it. Raises BadInput; runs no code."""
     where = str(archive)
     stem(archive)
     try:
@@ -103,13 +103,13 @@ def unpack(archive: Path, folder: Path) -> Path:
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # from either of the two packages
+        if type(error).__name__ != "ZstdError":  # defined by either of the two packages
             raise
         raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
-    """The manifest of an unpacked bundle, after all files were compared with it, and the bundle's id."""
+    """The manifest of an unpacked bundle, after comparing all files with it, and the bundle's id."""
     where = str(folder)
     try:
         text = foreign.read_bytes(folder / MANIFEST, most=MOST_MANIFEST_BYTES)
@@ -123,7 +123,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 class _Meter:
-    """A stream that raises BadInput once more bytes were read than allowed: headers may claim any size."""
+    """A stream that raises BadInput once more bytes are read than allowed, as headers may claim any size."""
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
         self._stream, self._where = stream, where
@@ -131,7 +131,7 @@ class _Meter:
         self.allow(0)
 
     def allow(self, size: int) -> None:
-        """Allow this many bytes of content, and tar's records around it."""
+        """Allow this many bytes of content, plus tar's records around it."""
         self._left = size + _MOST_HEADER_BYTES + 2 * _BLOCK
 
     def read(self, size: int) -> bytes:
@@ -182,7 +182,7 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
 
 
 def _parsed(text: bytes, where: str) -> dict[str, Any]:
-    """The manifest, with a list of files that is known to stay inside the folder and within the limits."""
+    """The manifest, after checking that its files stay inside the folder and within the limits."""
     manifest = foreign.parse(text, f"{where}: its manifest", most=MOST_MANIFEST_BYTES)
     with foreign.shaped(where, "its manifest cannot be read"):
         version, files = manifest["format"], manifest["files"]
@@ -221,7 +221,7 @@ def _listing(content: bytes | Path) -> JsonObject:
 
 
 def _add(tar: tarfile.TarFile, name: str, source: IO[bytes], size: int) -> None:
-    entry = tarfile.TarInfo(name)  # no time, no owner: the same kernels give the same archive
+    entry = tarfile.TarInfo(name)  # no time and no owner: the same kernels give the same archive
     entry.size, entry.mode = size, 0o644
     tar.addfile(entry, source)
 
@@ -245,7 +245,7 @@ def _copied(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> str:
 
 @contextmanager
 def _opened(named: Path, path: Path, mode: str) -> Iterator[IO[bytes]]:
-    """The stream inside the compression that the name asks for."""
+    """The uncompressed stream of a file, with the compression given by its name."""
     if named.name.endswith(".tar.zst"):
         with _zstd().open(path, mode) as stream:
             yield stream

@@ -36,7 +36,7 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, M
 
 @dataclass(frozen=True)
 class PackedBundle:
-    """A bundle that was written."""
+    """A bundle that has been written."""
 
     archive: Path
     study: Path
@@ -50,7 +50,7 @@ class Merged:
     """What merging results added to the study."""
 
     new: int
-    before: int  # trials that the study had already
+    before: int  # trials that the study already had
     finals: bool
 
 
@@ -61,11 +61,11 @@ def pack(
     engine: LocalEngine | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> PackedBundle:
-    """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
+    """Ask the strategy for the rest of the request's trials, build them here, and write them as a bundle."""
     bundle_archive.check(archive)
     engine = engine or LocalEngine()
     if request.own_baselines == (type(request.operator),):
-        request = replace(request, baselines=False)  # what a kernel brings stays here, as all Python of a user's own
+        request = replace(request, baselines=False)  # a kernel's own baseline stays here, like all of a user's Python
     if request.own_baselines:
         names = ", ".join(own_baselines(request.own_baselines))
         raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="pass baselines by name")
@@ -108,7 +108,7 @@ def pack(
 
 
 def _arrays(task: Task) -> dict[str, bytes]:
-    """Inputs and answers of an operator that is not deepgen's own: its code stays here."""
+    """Inputs and reference results of an operator that is not deepgen's own: its code is not packed."""
     if not handed.needed(task.operator):
         return {}
     wanted = [(i, task.seed, "normal") for i in range(len(task.timed))] + [*finals_inputs(task), *special_inputs(task)]
@@ -117,14 +117,14 @@ def _arrays(task: Task) -> dict[str, bytes]:
 
 
 def _earlier(journal: Journal, planned: StudyPlan, request: Request) -> list[Trial]:
-    """Trials measured before that may go to the finals: those that would now, and the default."""
+    """Measured trials that may enter the finals: the current candidates and the default."""
     candidates, _ = entrants(journal.trials(), request.keep_top)
     default = journal.right(planned.first)
     return candidates if default is None or default in candidates else [*candidates, default]
 
 
 def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Merged:
-    """Bring a bundle's results into their study. Merging the same results again changes nothing."""
+    """Merge a bundle's results into their study. Merging the same results again changes nothing."""
     results = bundle_results.read(path)
     with Journal(study.folder, write=True) as journal:
         if results.head["study"] != study_id(journal):
@@ -138,7 +138,7 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
         fresh = [trial for trial in trials if trial.id not in ended]
         ended.update((trial.id, trial) for trial in fresh)
         finals = None if results.finals is None else replace(results.finals, bundle=results.head["bundle"])
-        # Whatever is wrong is found before anything is written.
+        # All checks run before anything is written.
         _check(study, journal, fresh, finals, ended, path, engine or LocalEngine())
         uncounted = Uncounted(journal.trials())
         journal.finish(fresh)
@@ -153,18 +153,18 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
 
 
 def study_id(journal: Journal) -> str:
-    """What a bundle and its results name their study by: not its folder, which may be moved."""
+    """The name of a study in a bundle and its results. It is not the folder, which may be moved."""
     return digest(journal.definition())
 
 
 class _Builds:
-    """The build pool as packing uses it."""
+    """The build pool, as used for packing."""
 
     def __init__(self, engine: LocalEngine, request: Request) -> None:
         self._engine, self._target = engine, request.target
         self._cache = Cache(engine.cache or default_cache_folder())
         toolchains = toolchains_for(request.target, engine.toolchains)
-        toolchains(request.target.languages[0])  # raises at once if there is none
+        toolchains(request.target.languages[0])  # raises at once if it is missing
         jobs = engine.jobs or host.usable_cores()
         self._pool = BuildPool(toolchains, request.target, self._cache, jobs, engine.limits)
 
@@ -205,7 +205,7 @@ def _built(kernel: Kernel, target: Any, engine: LocalEngine, cache: Cache) -> Ar
 
 
 def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult, path: Path) -> Trial:
-    """A result as a trial of the study, once its kernel is known to be the one that the study would build."""
+    """A result as a trial of the study, after checking that the study would build the same kernel."""
     proposal = proposals.get(result.trial)
     if proposal is None:
         raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never requested", where=str(path))
@@ -220,7 +220,7 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
 
 
 def _check_device(study: Study, journal: Journal, results: Results, path: Path) -> None:
-    """One study, one device: times of different devices cannot be compared."""
+    """Check that the results come from the study's device: times of different devices cannot be compared."""
     at_home = getattr(study.target, "model", None) if study.target.runner == "cpu" else None
     for trial in journal.trials():
         if trial.measurement.samples:
@@ -258,7 +258,7 @@ def _check(
 
 
 def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
-    """The peak in GFLOP/s as measured here: in the study's finals, or on this machine if the study belongs to it."""
+    """The peak in GFLOP/s as measured here: in the study's finals, or on this machine if the study was tuned for it."""
     held = journal.finals()
     recorded = held.peak_gflops if held is not None else None
     if recorded is not None or study.target.runner != "cpu":
@@ -268,14 +268,14 @@ def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
             return None
         cache = Cache(engine.cache or default_cache_folder())
         return peak_gflops(study.operator, study.target, cache=cache, toolchains=engine.toolchains)
-    except DeepgenError:  # another machine, or no compiler here
+    except DeepgenError:  # another machine, or no compiler
         return None
 
 
 def _keep_finals(
     study: Study, journal: Journal, finals: Finals, ended: Mapping[int, Trial], engine: LocalEngine
 ) -> bool:
-    """Record finals and their winner as after any finals, unless some were held on all these trials already."""
+    """Record finals and their winner like any finals, unless finals on all these trials are already recorded."""
     over = {*ended, *journal.restart().lost}
     reported = next(number for number in range(len(over) + 1) if number not in over) - len(journal.restart().lost)
     before = journal.finals()

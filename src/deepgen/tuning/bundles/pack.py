@@ -1,8 +1,8 @@
-"""Packing a bundle: built kernels, what to measure, and the part of deepgen that measures, in one archive.
+"""Packing a bundle: built kernels, what to measure, and the measuring part of deepgen, in one archive.
 
-The code that travels is deepgen's own, found by following imports from the runner, the worker, and the plug-in of ours
-that brings the target, if one does. The packages in _STUBS travel with a shorter `__init__`, so that the measuring code
-does not pull in the search.
+Only deepgen's own code is packed. It is found by following imports from the runner, the worker, and our plug-in for the
+target if there is one. The packages in _STUBS are packed with a shorter `__init__`, so that the measuring code does not
+import the search.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _STUBS = {
     "deepgen.tuning.engines": "",
     "deepgen.tuning": "",
     "deepgen.space": "from deepgen.space.parse import parse\n",
-    # Programs that build kernels, which were built before they were packed.
+    # Programs that build kernels: the bundle's kernels are already built.
     "deepgen.toolchains.compilers.nvrtc_program": "",
     "deepgen.toolchains.compilers.triton_program": "",
 }
-_RISCV = "deepgen.run.riscv"  # travels to its own boards and emulators only
-# For the machine that a bundle runs on, which need not be like this one.
+_RISCV = "deepgen.run.riscv"  # packed only for its own boards and emulators
+# Built on the machine that runs the bundle, which may differ from this one.
 _BUILT_THERE = tuple(f"run/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h"))
 START = "run.py"
 _PLACE = re.compile(r"deepgen(\.\w+)+:\w+")
-_EXTEND = "deepgen.extend"  # imports nothing by itself: whoever imports a name from it imports where that is
+_EXTEND = "deepgen.extend"  # imports nothing itself: its importers import each name's own module
 
 
 def write(
@@ -59,8 +59,8 @@ def write(
     baselines: bool | Sequence[str],
     arrays: Mapping[str, bytes],
 ) -> str:
-    """Write a bundle and give its id. `earlier`: trials measured before, for the finals; `default`: the trial
-    of the config that the search began with; `arrays`: inputs and answers of an operator whose code stays here.
+    """Write a bundle and return its id. `earlier`: trials measured before, for the finals; `default`: the trial of the
+    config that the search began with; `arrays`: inputs and reference results of an operator whose code is not packed.
     """
     files: dict[str, bytes | Path] = {**travelling(task.target), START: _text("start.py")}
     for trial, _, artifact in (*trials, *earlier):
@@ -86,7 +86,7 @@ def write(
 
 
 def travelling(target: Target) -> dict[str, bytes]:
-    """The source files that go along to measure on this target, by their path in the bundle."""
+    """The source files needed to measure on this target, by their path in the bundle."""
     root = Path(deepgen.__file__).parents[1]
     on_riscv = target.runner == "riscv"
     built = _BUILT_THERE if on_riscv else ()
@@ -115,7 +115,7 @@ def travelling(target: Target) -> dict[str, bytes]:
 
 
 def _plugins(target: Target) -> dict[str, dict[str, str]]:
-    """What a plug-in of deepgen's own distribution brings to measure on this target."""
+    """The parts of deepgen's own plug-ins that measuring on this target needs."""
     needed = {"deepgen.targets": target.kind, "deepgen.runners": target.runner}
     own = own_plugins()
     return {group: {name: own[group][name]} for group, name in needed.items() if name in own.get(group, {})}
@@ -123,13 +123,13 @@ def _plugins(target: Target) -> dict[str, dict[str, str]]:
 
 @cache
 def _read(text: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """What of a module's text travels, and the modules that it imports. Most of packing would be reading again."""
+    """A module's text as packed, and the modules that it imports. Cached, as reading takes most of the time to pack."""
     tree = ast.parse(text)
     return _without_words(text, tree), tuple(_imports(tree))
 
 
 def _without_words(text: bytes, tree: ast.Module) -> bytes:
-    """A fifth of what travels would be docstrings and comments, which nobody reads there. Lines keep their numbers."""
+    """Remove docstrings and comments, a fifth of the size, which nobody reads there. Line numbers stay the same."""
     lines = text.splitlines(keepends=True)
     texts = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
     inside = {line for node in texts for line in range(node.lineno, node.end_lineno or 0)}
@@ -150,18 +150,18 @@ def _without_words(text: bytes, tree: ast.Module) -> bytes:
 
 
 def _indented_less(line: bytes) -> bytes:
-    """By one space for four: a tenth of what would travel."""
+    """Indent by one space instead of four, which saves a tenth of the size."""
     spaces = len(line) - len(line.lstrip(b" "))
     return b" " * (spaces // 4 + spaces % 4) + line[spaces:]
 
 
 def _has_mark(node: ast.Constant | ast.JoinedStr) -> bool:
-    """Whether it may hold what looks like a comment."""
+    """Whether it may contain text that looks like a comment."""
     return isinstance(node, ast.JoinedStr) or (isinstance(node.value, str) and "#" in node.value)
 
 
 def _imports(tree: ast.Module) -> list[str]:
-    """The modules of deepgen and its plug-ins that a text imports anywhere, and the packages that they lie in."""
+    """The modules of deepgen and its plug-ins that a text imports anywhere, and their parent packages."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -171,21 +171,21 @@ def _imports(tree: ast.Module) -> list[str]:
             for alias in node.names:
                 names += [node.module, places.get(alias.name, f"{node.module}.{alias.name}")]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
-            names.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
+            names.append(node.value.partition(":")[0])  # what a registry imports on lookup
     ours = [name.split(".") for name in names if name.split(".")[0].startswith("deepgen")]
     return [".".join(parts[: i + 1]) for parts in ours for i in range(len(parts))]
 
 
 @cache
 def _extended() -> dict[str, str]:
-    """Where the names of `deepgen.extend` come from."""
+    """The places that `deepgen.extend` imports its names from."""
     tree = ast.parse((Path(deepgen.__file__).parent / "extend.py").read_bytes())
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
     return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
 
 
 def _row(trial: Trial, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
-    # Binaries are all that runs; the simulated device alone reads its source. The id keeps kernels apart.
+    # Only binaries run, except that the simulated device reads a kernel's source. The id tells kernels apart.
     sources = kernel.sources if kernel.language == "sim" else (Source("id", kernel.id),)
     built = replace(artifact, binary=_binary(trial, artifact), log="")
     return {

@@ -1,4 +1,4 @@
-"""Only for bundles: adds what Python 3.10 introduced to Python 3.8 and 3.9, which offline machines may have."""
+"""Only for bundles: adds features of Python 3.10 to Python 3.8 and 3.9, which offline machines may have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def bring_up_to_date() -> None:
-    """Call it before anything else is imported, and only in processes that do nothing but measure."""
+    """Call this before importing anything else, and only in processes that do nothing but measure."""
     if sys.version_info >= (3, 10):  # noqa: UP036  this file is for older ones
         return
     plain_zip, plain_dataclass = builtins.zip, dataclasses.dataclass

@@ -1,6 +1,6 @@
 """Results of a bundle: a file of JSON lines, one per trial, each on disk before the next kernel runs.
 
-Before merging they are checked: they must belong to the study's trials and have plausible times.
+They are checked before merging: they must belong to the study's trials and have plausible times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = ("format", "bundle", "study", "device")
 
 @dataclass(frozen=True)
 class TrialResult(Serializable):
-    """How one trial of the bundle ended."""
+    """The result of one trial of the bundle."""
 
     trial: int
     kernel_id: str
@@ -45,11 +45,11 @@ class Results:
     head: Mapping[str, Any]
     trials: Mapping[int, TrialResult] = field(default_factory=dict)
     finals: Finals | None = None
-    length: int = 0  # bytes up to the end of the last whole line
+    length: int = 0  # bytes up to the end of the last complete line
 
 
 def read(path: Path) -> Results:
-    """The whole lines of a file. A truncated last line is not a result."""
+    """The complete lines of a file. A truncated last line is ignored."""
     where = str(path)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -79,7 +79,7 @@ def read(path: Path) -> Results:
 
 
 class Writer:
-    """Appends to a file of results, which is begun with its head or continued where it ends."""
+    """Appends to a file of results: a new one begins with its head, an existing one is continued."""
 
     def __init__(self, path: Path, head: JsonObject) -> None:
         try:
@@ -105,11 +105,11 @@ class Writer:
 
 
 class Flawed(Exception):
-    """What is wrong with a result, in words."""
+    """A description of what is wrong with a result."""
 
 
 def check_measurement(trial: int, measured: Measurement) -> None:
-    """Every field of a measurement has its type; a correct one has times."""
+    """Check that every field of a measurement has its type, and that a correct one has times."""
     error = measured.error
     _need(isinstance(measured.detail, str), f"the detail of trial {trial} is not a string")
     _need(all(map(_is_time, measured.samples)), f"the samples of trial {trial} are not all times")
@@ -121,7 +121,7 @@ def check_measurement(trial: int, measured: Measurement) -> None:
 
 
 def check_finalists(finals: Finals, ended: Mapping[int, Trial]) -> None:
-    """The finalists are correct trials of the study, each with its own rank, config and kernel."""
+    """Check that the finalists are correct trials of the study, each with its own rank, config and kernel."""
     for row in finals.finalists:
         trial = ended.get(row.trial)
         _need(trial is not None and trial.ok, f"trial {row.trial} is a finalist, but not a correct trial of the study")
@@ -131,7 +131,7 @@ def check_finalists(finals: Finals, ended: Mapping[int, Trial]) -> None:
 
 
 def check_times(trials: Iterable[Trial], finals: Finals | None, least: float) -> None:
-    """No time is shorter than the device can make it."""
+    """Check that no time is shorter than the device's lower bound."""
     times = [(f"trial {t.id}", t.measurement.seconds) for t in trials if t.measurement.seconds is not None]
     times += [(f"finalist {row.trial}", row.seconds) for row in (finals.finalists if finals is not None else ())]
     for name, seconds in times:

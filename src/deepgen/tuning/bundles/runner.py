@@ -1,7 +1,7 @@
-"""The runner that travels in a bundle: measures its kernels where it is unpacked, and runs the finals there.
+"""The runner in a bundle: measures its kernels on the machine where it is unpacked, and runs the finals there.
 
-It needs Python and numpy, no network and no deepgen. Kernels run in a worker process as they do at home, under the same
-supervisor; each result is on disk before the next kernel starts, so that an interrupted run continues where it stopped.
+It needs Python and numpy, but neither a network nor deepgen. Kernels run in a worker process under the same supervisor
+as elsewhere. Each result is on disk before the next kernel starts, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deepgen.tuning.finals.finals import run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict, foreign
 
 INTERRUPTED = 130
-ARRAYS = "arrays"  # the folder with inputs and answers of an operator whose code is elsewhere
+ARRAYS = "arrays"  # folder with inputs and reference results of an operator whose code is not in the bundle
 UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
 
 
 @dataclass(frozen=True)
 class PackedTrial:
-    """A trial of the bundle. One with a measurement was measured before and takes part in the finals only."""
+    """A trial of the bundle. One with an earlier measurement takes part in the finals only."""
 
     trial: Trial
     kernel: Kernel
@@ -54,7 +54,7 @@ class Job:
 
 
 class _Here:
-    """The arena of the finals, with everything built already and no build to pause."""
+    """The arena of the finals. All kernels are already built, so there are no builds to pause."""
 
     def __init__(self, job: Job, runner: Runner, peak: float | None) -> None:
         self._task, self._runner, self._peak = job.task, runner, peak
@@ -101,11 +101,11 @@ def main(folder: str, argv: Sequence[str]) -> int:
 
 
 def read(folder: Path) -> Job:
-    """An unpacked bundle, its files compared with what was packed."""
+    """An unpacked bundle, after comparing its files with what was packed."""
     manifest, identity = bundle_archive.read_manifest(folder)
     try:
         trials, earlier = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
-        # A bundle contains no Python code of a user: its record of where such code lies is ignored.
+        # A bundle contains no Python code of a user, so the recorded paths to such code are ignored.
         task = replace(Task.from_json(manifest["task"]), own_baselines={})
         helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -198,7 +198,7 @@ def _best(measurements: Sequence[Measurement]) -> float | None:
 
 
 def _device(task: Task) -> tuple[str, float | None]:
-    """The device that this machine measures on, in words, and its peak. Raises if the kernels cannot run here."""
+    """A description of this machine's device, and its peak. Raises if the kernels cannot run here."""
     target = task.target
     try:
         device = device_for(target)
@@ -219,7 +219,7 @@ def _not_here(target: Target, why: str) -> Missing:
 
 
 def _loadable(job: Job) -> dict[str, Helper]:
-    """The helpers, except libraries that this system cannot load: the worker does without them."""
+    """The helpers, except libraries that this system cannot load: the worker runs without them."""
     if job.task.target.runner != "cpu":
         return dict(job.helpers)
     loaded = {}

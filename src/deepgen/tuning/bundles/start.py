@@ -1,4 +1,4 @@
-"""Travels as `run.py` at the top of a bundle: reports what is missing before newer syntax is read."""
+"""Copied to the top of a bundle as `run.py`: reports missing requirements before newer syntax is parsed."""
 
 import os
 import sys

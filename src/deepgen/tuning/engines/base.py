@@ -1,4 +1,4 @@
-"""The interface of engines: execute builds and measurements, wherever they run."""
+"""The interface of engines, which execute builds and measurements, wherever they run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NOT_WORTH_IT = Measurement(Verdict.NOT_RUN, "its build statistics show that it i
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a submitted trial. Without an artifact the build failed, and the measurement says how."""
+    """The outcome of a submitted trial. Without an artifact the build failed, as the measurement describes."""
 
     trial_id: int
     artifact: Artifact | None
     measurement: Measurement
-    seconds: float = 0.0  # that the measurement took, where known
+    seconds: float = 0.0  # duration of the measurement, if known
 
 
 class Arena(Protocol):
-    """Where kernels are verified and compared: all that finals need, in a session or in a bundle on another machine."""
+    """Where kernels are verified and compared: all that finals need, in a session or a bundle on another machine."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """Inside this context, no build runs during a measurement."""
+        """While this context is open, no build runs during a measurement."""
         ...
 
     def disturbed(self) -> str | None:
@@ -42,17 +42,17 @@ class Arena(Protocol):
         ...
 
     def build(self, kernel: Kernel) -> Artifact:
-        """Build now and wait. Raises BuildError."""
+        """Build the kernel and wait for it. Raises BuildError."""
         ...
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
-        """Only the verdict, on other inputs; `shape` is an index into the task's shapes."""
+        """Verify a kernel on other inputs, without timing it; `shape` is an index into the task's shapes."""
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        """Interleaved samples of all contenders, in the order given; kernels that are not built yet are built first.
+        """Interleaved samples of all contenders, in the given order; kernels that are not built yet are built first.
 
-        Where the task has several timed shapes, a sample is the geometric mean over them, and the conditions have the
+        If the task has several timed shapes, a sample is the geometric mean over them, and the conditions have the
         median of each as `shapes`.
         """
         ...
@@ -62,21 +62,22 @@ class Arena(Protocol):
         ...
 
     def peak(self, *, again: bool = False) -> float | None:
-        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured again where it is measured.
+        """The device's peak for this operator's arithmetic, in GFLOP/s; `again` repeats the measurement, if it is
+        measured.
 
-        The larger counts: whatever disturbs a machine only makes its peak look lower.
+        The larger value counts: disturbances can only make the peak look lower.
         """
         ...
 
 
 class Session(Arena, Protocol):
-    """An engine at work on one task."""
+    """An open session of an engine for one task."""
 
-    until: float  # when a run's budget ends, on the clock of `time.monotonic`: near it nothing long is done twice
+    until: float  # end of the run's budget, as `time.monotonic` time: near it, long steps are not repeated
 
     @property
     def slots(self) -> int:
-        """How many trials can usefully be in flight at once."""
+        """The useful number of trials in flight."""
         ...
 
     @property
@@ -84,7 +85,7 @@ class Session(Arena, Protocol):
 
     @property
     def measuring(self) -> bool:
-        """Whether a trial occupies the device, so that finals would have to wait."""
+        """Whether a trial is on the device, so that finals would have to wait."""
         ...
 
     def bandwidth(self) -> float | None:
@@ -92,44 +93,45 @@ class Session(Arena, Protocol):
         ...
 
     def rates(self) -> tuple[float | None, float | None]:
-        """What is known of peak and bandwidth, without measuring anything."""
+        """The peak and bandwidth as far as known, without measuring."""
         ...
 
     def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
         """Queue this kernel to be built and measured.
 
-        `first`: before all that are submitted after it. It gets the device first, and their builds do not delay it.
+        `first`: it has priority over all kernels submitted after it: it gets the device first, and their builds do not
+        delay it.
         """
         ...
 
     def results(self, timeout: float) -> list[Outcome]:
-        """What has ended since the last call; waits up to `timeout` seconds for the first."""
+        """The trials that ended since the last call; waits up to `timeout` seconds for the first."""
         ...
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
-        """Start loading these baselines, within that many seconds, if that is possible while trials run."""
+        """Start loading these baselines, within that many seconds, if they can be loaded while trials run."""
         ...
 
     def loaded(self, seconds: float) -> list[str] | None:
-        """The baselines loaded within that many seconds. If there are some, the others are abandoned, so that they
-        disturb nothing; if there are none, loading continues. None if nothing is loaded ahead.
+        """The baselines loaded within that many seconds. If there are any, the others are abandoned, so that they cause
+        no disturbance; if there are none, loading continues. None if nothing is loaded ahead.
         """
         ...
 
     def drop(self) -> bool:
-        """Cancel submitted trials that have not begun; False if that is not possible and they will run to their end."""
+        """Cancel submitted trials that have not begun. Returns False if they cannot be, so that they run to the end."""
         ...
 
     def beat(self, seconds: float) -> None:
-        """The best time so far: clearly slower kernels need not be timed to the end."""
+        """Set the best time so far: clearly slower kernels need not be timed to the end."""
         ...
 
     def reference_seconds(self) -> tuple[float, bool]:
-        """How long a user's reference took for the first inputs, or has taken so far; whether it has ended."""
+        """Seconds that a user's reference took for the first inputs, or has taken so far; and whether it has ended."""
         ...
 
     def close(self) -> None:
-        """Stop everything that was started. Trials that have not ended are not reported."""
+        """Stop everything that was started. Unfinished trials are not reported."""
         ...
 
     def __enter__(self) -> Session: ...
@@ -138,7 +140,7 @@ class Session(Arena, Protocol):
 
 
 class Engine(Protocol):
-    """A place where kernels are built and measured."""
+    """Builds and measures kernels."""
 
     def open(self, task: Task, look: Look | None = None) -> Session:
         """Start a session for this task. A trial that `look` rejects ends as NOT_WORTH_IT, with its artifact.

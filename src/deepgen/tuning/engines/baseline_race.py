@@ -1,4 +1,4 @@
-"""The worker for races against baselines: they are loaded into it while the search is running."""
+"""The worker for races against baselines, which are loaded into it while the search is running."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 
 class BaselineRace:
-    """A framework takes seconds to import, and may crash or hang: the search's own worker never waits for that."""
+    """A second worker that loads baselines: a framework takes seconds to import, and may crash or hang."""
 
     def __init__(self, task: Task, options: RunnerOptions, alone: Callable[[], AbstractContextManager[object]]) -> None:
-        """`alone`: held while the device is used, which others use too."""
+        """`alone`: a context to hold while using the device, which others use too."""
         self._task, self._options, self._alone = task, options, alone
         self._open()
         self._lost: dict[str, Measurement] = {}  # baselines that could not be loaded
         self._names: list[str] = []
-        self._ended: list[str] = []  # those that are loaded, or could not be
-        self._at: str | None = None  # the one that is being loaded
+        self._ended: list[str] = []  # those that were loaded or failed to load
+        self._at: str | None = None  # the one being loaded
         self._begin = threading.Event()
         self._thread: threading.Thread | None = None
         self._until = time.monotonic()
         self._stopped = False
 
     def load(self, names: Sequence[str], seconds: float, begin: threading.Event, at_once: bool) -> None:
-        """Load them in the background, within so many seconds from now. The device is used once `begin` is set;
-        importing begins `at_once` or then too."""
+        """Load them in the background, within that many seconds. The device is used once `begin` is set; importing
+        begins immediately with `at_once`, else then too."""
         self._names, self._begin = list(names), begin
         self._until = time.monotonic() + min(seconds, START_SECONDS)
         self._thread = threading.Thread(target=self._load, args=(at_once,), name="deepgen-baselines", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Until they are loaded, or their time is up: the one that is being loaded then does not race."""
+        """Wait until they are loaded or time is up; one that is still being loaded then does not race."""
         self._begin.set()
         thread, self._thread = self._thread, None
         if thread is None:
@@ -57,7 +57,7 @@ class BaselineRace:
             self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it took too long to load")
 
     def loaded(self, seconds: float) -> list[str]:
-        """Those that are loaded, or could not be, after so many seconds at most."""
+        """Those that were loaded or failed to load within that many seconds."""
         self._begin.set()
         if self._thread is not None:
             self._thread.join(seconds)
@@ -68,13 +68,13 @@ class BaselineRace:
         return self._thread is not None and self._thread.is_alive()
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        """As a runner does. The caller has the device."""
+        """Compare like a runner. The caller must hold the device."""
         racing = [one for one in contenders if one.name not in self._lost]
         results = iter(self._runner.compare(racing, rounds, seed) if racing else ())
         return [self._lost[one.name] if one.name in self._lost else next(results) for one in contenders]
 
     def suspended(self) -> AbstractContextManager[None]:
-        """While a kernel is timed on the cores that loading uses."""
+        """Suspends loading while a kernel is timed on the same cores."""
         return self._supervisor.suspended() if self.loading else nullcontext()
 
     def close(self) -> None:
@@ -97,9 +97,9 @@ class BaselineRace:
             self._at = name
             try:
                 loaded = self._supervisor.load(name, self._when_begun)
-            except DeviceSetAside as error:  # too many have crashed: each of them did so by itself
+            except DeviceSetAside as error:  # after too many crashes, each caused by a baseline
                 self._lost[name] = Measurement(Verdict.CRASHED, str(error))
-            except DeepgenError:  # of no baseline's doing: the race says what is wrong, if it still is
+            except DeepgenError:  # not a baseline's fault: the race will report it if it persists
                 if self._stopped:
                     return
             else:

@@ -1,7 +1,7 @@
-"""Scheduling of the device, and priority for the first trial.
+"""Scheduling of the device, with priority for the first trial.
 
-The first trial of a study has priority: few builds run beside its own, and it gets the device first. The others
-continue however it ends.
+The first trial of a study has priority: only few builds run beside its own, and it gets the device first. The others
+continue when it ends, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Built = TypeVar("Built")
 
 
 class FairLock:
-    """Whoever asks first has it first. A plain lock goes back to the thread that has just released it: the search,
-    which asks again at once, kept baselines from the device for seconds."""
+    """A lock that is granted in the order of requests. With a plain lock the thread that has just released it often
+    gets it again: the search then kept baselines from the device for seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[threading.Lock] = deque()  # whoever has it, then those who asked, in order
+        self._waiting: deque[threading.Lock] = deque()  # the holder, then the waiting threads in order
 
     def __enter__(self) -> None:
         own = threading.Lock()
@@ -38,22 +38,22 @@ class FairLock:
 
 
 class FirstGate(Generic[Submitted, Built]):
-    """Says whose build may begin and what the device may have; safe from any thread. Nothing that it holds back is
-    lost: each call gives what may continue by it, and the caller passes that on without holding a lock."""
+    """Decides which builds may begin and which built trials may use the device; thread-safe. Nothing is lost: each call
+    returns what may proceed, and the caller passes it on without holding a lock."""
 
     def __init__(self, jobs: int) -> None:
-        # Half of the cores may only be threads of the others, and this process and its worker start meanwhile.
+        # Half of the cores may be hyperthreads, and this process and its worker are starting too.
         self._most_beside = (jobs - 2) // 2
         self._lock = threading.Lock()
-        self._leading: int | None = None  # the trial that the device waits for
-        self._building = False  # whether its build has not ended
-        self._beside = 0  # other builds that were begun since it was submitted
-        self._behind: list[Submitted] = []  # whose builds wait for its build
-        self._early: list[Built] = []  # built, and waiting for the device until it was measured
+        self._leading: int | None = None  # the trial that gets the device first
+        self._building = False  # whether its build is still running
+        self._beside = 0  # other builds started since it was submitted
+        self._behind: list[Submitted] = []  # waiting for its build to end
+        self._early: list[Built] = []  # built, and waiting until it was measured
         self._closed = False
 
     def submit(self, trial_id: int, submitted: Submitted, *, first: bool = False) -> list[Submitted]:
-        """Those whose builds may begin: this one or none."""
+        """The builds that may begin: this one or none."""
         with self._lock:
             if self._closed:
                 return []
@@ -67,8 +67,8 @@ class FirstGate(Generic[Submitted, Built]):
             return [submitted]
 
     def built(self, trial_id: int, built: Built | None) -> tuple[list[Built], list[Submitted]]:
-        """A build has ended, without a result where it failed or was given up. What the device may have now, and those
-        whose builds may begin."""
+        """Call when a build has ended; `built` is None if it failed or was abandoned. Returns the trials that may use
+        the device now, and the builds that may begin."""
         with self._lock:
             if self._closed:
                 return [], []
@@ -82,12 +82,12 @@ class FirstGate(Generic[Submitted, Built]):
             return (ready if built is not None else self._opened()), behind
 
     def ended(self, trial_id: int) -> list[Built]:
-        """The device is done with a trial, in whatever way. What it may have now."""
+        """Call when the device is done with a trial, whatever the outcome. Returns the trials that may use it now."""
         with self._lock:
             return self._opened() if trial_id == self._leading and not self._closed else []
 
     def close(self) -> None:
-        """Nothing begins any more."""
+        """Let nothing begin from now on."""
         with self._lock:
             self._closed = True
 

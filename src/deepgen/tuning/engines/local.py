@@ -1,4 +1,4 @@
-"""The local engine: a build pool and one supervised device on this machine, which work in parallel."""
+"""The local engine: a build pool and one supervised device on this machine, working in parallel."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ from deepgen.vocabulary import Artifact, Kernel, Measurement
 from deepgen.vocabulary.folders import Scratch
 
 _ON_DEVICE = ("cpu", "gpu")  # runners with a worker process
-_MANY_CORES = 4  # with fewer, importing a framework would delay the first builds
-_FOR_FRAMEWORKS = 12.0  # seconds: in less, few cores import one too late for the race three times out of four
-_LINGER = 0.5  # seconds that a closed session waits for its thread
-_OF_MEMORY = 0.3  # what a worker may need where there are two
+_MANY_CORES = 4  # with fewer cores, importing a framework would delay the first builds
+_FOR_FRAMEWORKS = 12.0  # seconds; with less time, a few cores are too late for the race three times out of four
+_LINGER = 0.5  # seconds that a closing session waits for its thread
+_OF_MEMORY = 0.3  # share of memory that a task may need if there are two workers
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Builds and measures here."""
+    """Builds and measures on this machine."""
 
-    jobs: int | None = None  # builds at a time; None: one for each core
+    jobs: int | None = None  # concurrent builds; None: one per core
     cache: Path | None = None
     toolchains: Mapping[str, str] = field(default_factory=dict)  # tool -> executable
     limits: BuildLimits = field(default_factory=BuildLimits)
-    built: Mapping[str, Artifact] = field(default_factory=dict)  # kernels whose binaries are run as they are, by id
+    built: Mapping[str, Artifact] = field(default_factory=dict)  # kernels by id whose binaries are run unchanged
 
     def open(self, task: Task, look: Look | None = None) -> LocalSession:
         return LocalSession(self, task, look)
 
 
 def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
-    """The local engine as the settings want it."""
+    """The local engine with these settings."""
     return LocalEngine(
         jobs=jobs or settings.limits.jobs,
         cache=settings.cache,
@@ -73,7 +73,7 @@ def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
 
 
 class LocalSession:
-    """The engine at work on one task."""
+    """An open session of the engine for one task."""
 
     def __init__(self, engine: LocalEngine, task: Task, look: Look | None = None) -> None:
         self.task = task
@@ -81,20 +81,20 @@ class LocalSession:
         self.jobs = engine.jobs or host.usable_cores()
         self._engine = engine
         self._toolchains = toolchains_for(task.target, engine.toolchains)
-        self._toolchains(task.target.languages[0])  # raises at once if there is none
+        self._toolchains(task.target.languages[0])  # raises at once if it is missing
         self._cache = Cache(engine.cache or default_cache_folder())
         self._peak: float | None = None
         self._bandwidth = task.target.bandwidth
         self._settling = threading.Lock()
-        self._settled = False  # whether the peak is known, or known not to be
+        self._settled = False  # whether the peak was looked up or measured, even without success
         with suppress(NotMeasured):  # measuring it would delay the first trial
             self._settle(None)
         self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._device = FairLock()  # one measurement at a time, from any thread
         self._arrays = Scratch("arrays")
-        self.until = inf  # on the clock of `time.monotonic`: the end of a run's budget
+        self.until = inf  # the end of a run's budget, as `time.monotonic` time
         self._helping = Group()
-        self._begun: list[BegunBuild] = []  # before there was a pool
+        self._begun: list[BegunBuild] = []  # builds that began before the pool existed
         self._options = RunnerOptions(
             cache=self._cache,
             toolchains=engine.toolchains,
@@ -107,9 +107,9 @@ class LocalSession:
             apart=self._apart,
         )
         self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
-        self._race: BaselineRace | None = None  # once there are baselines to race
-        self._gave_up = False  # loading them there: what was loaded soon races in the search's own worker
-        self._measured = threading.Event()  # a first trial was
+        self._race: BaselineRace | None = None  # set once there are baselines to race
+        self._gave_up = False  # loading them there; those that loaded in time race in the search's worker
+        self._measured = threading.Event()  # set once a first trial was measured
         self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
@@ -120,7 +120,7 @@ class LocalSession:
 
     @property
     def slots(self) -> int:
-        # Enough that every build slot and the device always have the next trial waiting.
+        # Enough that every build slot and the device always have another trial waiting.
         return 2 * self.jobs + 2
 
     @property
@@ -176,15 +176,15 @@ class LocalSession:
 
     def drop(self) -> bool:
         self._dropped = True
-        self._pool.pause()  # until the session closes
+        self._pool.pause()  # until the session is closed
         return True
 
     def reference_seconds(self) -> tuple[float, bool]:
         return handed.handing(self._arrays.path, self._cache).first_seconds()
 
     def build(self, kernel: Kernel) -> Artifact:
-        # Not through the pool: finals run in a quiet window, in which the pool starts nothing, and what they need
-        # is already in the cache.
+        # Not through the pool: finals run in a quiet window, in which the pool starts no builds, and most of what they
+        # need is in the cache.
         if kernel.id in self._engine.built:
             return self._engine.built[kernel.id]
         with Group() as group:
@@ -192,7 +192,7 @@ class LocalSession:
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         artifact = self.build(kernel)
-        if probe == AFRESH:  # in a process of its own, perhaps while another check is at work here
+        if probe == AFRESH:  # in its own process, possibly while another check runs here
             return called_afresh(kernel, artifact, self.task.shapes[shape], self.task.target, seed)
         with self._device:
             return self._runner.verify(kernel, artifact, seed, probe, shape)
@@ -211,7 +211,7 @@ class LocalSession:
         return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
-        # Others take so long that the search would wait for them.
+        # Heavy ones take so long that the search would wait for them.
         wanted, many = raced(baselines, self.task.operator, packs=True), host.usable_cores() >= _MANY_CORES
         if not many and self.task.target.shares_cores_with_builds and seconds < _FOR_FRAMEWORKS:
             wanted = light(wanted, self.task.own_baselines) or wanted
@@ -223,7 +223,7 @@ class LocalSession:
         if self._race is None:
             return None
         names = self._race.loaded(seconds)
-        if names and self._race.loading:  # they cannot race where another one is being loaded
+        if names and self._race.loading:  # they cannot race in a process that is still loading another one
             self._race.close()
             self._race, self._gave_up = None, True
         return names
@@ -251,13 +251,13 @@ class LocalSession:
             group.close()
         self._pool.close(cancel=True)
         self._built.put(None)
-        # Both at once: a driver takes a while to give a process's memory back.
+        # Close both at once: a driver takes a while to release a process's memory.
         ending = [threading.Thread(target=one.close) for one in (self._runner, self._race) if one is not None]
         for thread in ending:
             thread.start()
         for thread in ending:
             thread.join()
-        self._thread.join(timeout=_LINGER)  # it may wait for code of the user's own, which nothing can end
+        self._thread.join(timeout=_LINGER)  # it may be in user code, which cannot be interrupted
         self._arrays.close()
 
     def __enter__(self) -> LocalSession:
@@ -268,7 +268,7 @@ class LocalSession:
 
     @property
     def _races_apart(self) -> bool:
-        """Whether a second worker is where baselines race: not on boards, nor where tensors fill the memory."""
+        """Whether baselines race in a second worker: not on boards, and not if tensors fill the memory."""
         target, most = self.task.target, None
         if target.runner == "gpu":
             most = host.gpu_memory_bytes(target)
@@ -278,7 +278,7 @@ class LocalSession:
         return most is not None and needed < _OF_MEMORY * most
 
     def _open_race(self) -> BaselineRace:
-        # A device's own clock times its kernels: there only what runs on it must take turns.
+        # A GPU times kernels with its own clock: only work on the GPU itself must take turns.
         alone = nullcontext if self.task.target.shares_cores_with_builds else lambda: self._device
         return BaselineRace(self.task, self._options, alone)
 
@@ -287,10 +287,10 @@ class LocalSession:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Compilers, and baselines that are being loaded, stand still while a kernel is timed on the cores they use.
+        """Compilers and loading baselines are suspended while a kernel is timed on the cores they use.
 
-        Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
-        was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
+        Without this a search on two cores preferred kernels that suffered least from other processes: at 1024^3 its
+        winner was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
         """
         race = self._race
         with self._pool.quiet(), nullcontext() if race is None else race.suspended():
@@ -300,7 +300,7 @@ class LocalSession:
         return (self._apart() or nullcontext)()
 
     def _build_helpers(self) -> Callable[[], Mapping[str, Helper]] | None:
-        """Our own code for the device, built beside the first kernels. No quiet window stops that: it waits for it."""
+        """Start building our own helper code for the device beside the first kernels. Quiet windows wait for it."""
         if self.task.target.runner not in _ON_DEVICE:
             return None
         started: dict[str, Future[Artifact]] = {}
@@ -318,7 +318,7 @@ class LocalSession:
     def _build_helper(self, kernel: Kernel, future: Future[Artifact]) -> None:
         try:
             future.set_result(self._make(kernel, self._helping))
-        except BaseException as error:  # for whoever waits for it
+        except BaseException as error:  # passed to whoever waits for it
             future.set_exception(error)
 
     def _make(self, kernel: Kernel, group: Group) -> Artifact:
@@ -326,8 +326,8 @@ class LocalSession:
         return make(kernel, toolchain, self.task.target, self._cache, self._engine.limits, group)
 
     def _settle(self, quiet: Callable[[], AbstractContextManager[None]] | None) -> None:
-        """Know the peak. Where it is not kept from an earlier run, it is measured; kernels that were measured before
-        that are judged by it when they race."""
+        """Determine the peak. It is measured unless an earlier run stored it; kernels measured before that are judged
+        by it when they race."""
         with self._settling:
             if not self._settled:
                 self._peak = self._measured_peak(again=False, quiet=quiet)
@@ -349,7 +349,7 @@ class LocalSession:
         again = self._measured_peak(again=True)
         if self._peak is None or (
             again is not None and again > self._peak
-        ):  # with an unwritable cache the better value is lost
+        ):  # if the cache cannot be written, the better value would be lost
             self._peak = again
         return least_seconds(self.task, self._peak)
 
@@ -367,7 +367,7 @@ class LocalSession:
         for item in ready:
             self._built.put(item)
         for one in begin:
-            with suppress(RuntimeError) if self._closing else nullcontext():  # the pool may be closed by now
+            with suppress(RuntimeError) if self._closing else nullcontext():  # the pool may be closed already
                 self._begin(*one)
 
     def _measure_all(self) -> None:
@@ -376,7 +376,7 @@ class LocalSession:
                 self._measuring = True
                 try:
                     outcome: Outcome | Exception = self._outcome(*item)
-                except Exception as error:  # passed to the tuner, which stops with it
+                except Exception as error:  # passed to the tuner, which then stops
                     outcome = error
                 if not self._closing:
                     self._ended.put(outcome)
@@ -387,7 +387,7 @@ class LocalSession:
     def _outcome(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Outcome:
         if self._look is not None and not self._look(trial_id, artifact):
             return Outcome(trial_id, artifact, NOT_WORTH_IT)
-        # The first one is waited for: nothing is built beside its reference either.
+        # Nothing is built while the first trial is measured, so that its reference is undisturbed too.
         alone = nullcontext() if self._measured.is_set() else self._suspended()
         with self._device, alone:
             started = time.monotonic()

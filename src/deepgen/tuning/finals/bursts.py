@@ -1,9 +1,9 @@
 """The winner and the baselines in bursts, as users call them, and whether a busy machine distorted the comparison.
 
 In interleaved rounds every contender starts with cold caches and sleeping threads. On a busy machine these threads may
-wait for a core for longer than a run takes, which hurts some libraries more than others: `gemm MNK=200` seemed 39 times
-as fast as numpy when it was three times slower. In bursts threads are awake. Where the two ways disagree by more than
-cold caches explain, or threads wait for cores, no ratio is reported.
+wait for a core for longer than a run takes, which slows some libraries more than others: `gemm MNK=200` seemed 39 times
+as fast as numpy when it was three times slower. In bursts threads are awake. If the two ways differ by more than cold
+caches explain, or if threads wait for cores, no ratio is reported.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from deepgen.tuning.study.finals import Bursts, OursInBursts
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Kernel, Measurement
 
-FEWEST, CHUNK, MOST = 5, 5, 30  # rounds at first, between two looks, at most
-NARROW = 0.04  # width of the intervals at which more rounds tell nothing
-WIDE = 0.5  # width of an interval that tells nothing
-SECONDS = 3.0  # at most, but for the first rounds
+FEWEST, CHUNK, MOST = 5, 5, 30  # rounds at first, rounds between checks, most rounds
+NARROW = 0.04  # width of the intervals below which more rounds add nothing
+WIDE = 0.5  # width above which an interval is meaningless
+SECONDS = 3.0  # limit after the first rounds
 OURS, CALLED = "the winner", "the winner, called from Python"
-# What a run in turns may take beyond one in a burst: twice the time, and what it reads and writes at a rate that any
-# memory has, and threads that are woken up. What is quicker than in a burst by more than this is not right either.
+# How much longer an interleaved run may take than one in a burst: twice the time, plus its bytes at a rate that any
+# memory reaches, plus waking its threads. An interleaved run below QUICKER times the burst's time is implausible too.
 SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, QUICKER = 2.0, 2e9, 2e-4, 0.6
 
 
 @dataclass(frozen=True)
 class BurstTimes:
-    """The samples of all, round by round, and under which conditions they were taken."""
+    """The samples of all contenders, round by round, and the conditions of each comparison."""
 
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     failed: Mapping[str, Measurement] = field(default_factory=dict)
 
     def beside(self, name: str) -> Bursts | None:
-        """A baseline alongside the winner; None if one of them could not be timed in bursts."""
+        """The times of a baseline and the winner; None if one of them could not be timed in bursts."""
         if not {OURS, name} <= self.samples.keys():
             return None
         kernel, call = (self._ours(ours, name) for ours in (OURS, CALLED))
@@ -85,7 +85,7 @@ def noise(
 ) -> str | None:
     """Why the winner and a baseline cannot be compared, in words. `single`: the interleaved seconds of both.
 
-    `rows`: the conditions of the race, where there are no bursts.
+    `rows`: the conditions of the race, used if there are no bursts.
     """
     beside = bursts.beside(name)
     for who in (OURS, name):
@@ -104,7 +104,7 @@ def noise(
 
 
 def _disagreement(task: Task, who: str, single: float, burst: float) -> str | None:
-    """An interleaved run may take longer than one in a burst, but only as cold caches and sleeping threads explain."""
+    """Why the times differ by more than cold caches and sleeping threads explain; None if they do not."""
     most = max(operator.least_bytes() for operator in task.timed) / _BYTES_PER_SECOND if task.policy.cold else 0.0
     if QUICKER * burst <= single <= SLOWER * burst + most + _WAKING_SECONDS:
         return None

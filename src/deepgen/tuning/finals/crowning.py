@@ -1,7 +1,7 @@
 """The last checks of the leader of the race: many calls, several threads, other shapes.
 
-They are slow, so only the leader has to pass them. If it fails, it is dropped and the next one leads. One that is
-wrong at other shapes wins only if all others are too: then it is restricted to the shapes it was timed at.
+They are slow, so only the leader has to pass them. If it fails, it is dropped and the next one leads. A kernel that is
+wrong at other shapes wins only if all others are too; it is then restricted to the timed shapes.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ _SEEDS = 1 << 31
 
 
 def fresh_seed() -> int:
-    """A random seed. Even, because two seeds after an even one are a pair."""
+    """A random seed, which is even because an even seed and the next one form a pair."""
     return 2 * secrets.randbelow(_SEEDS // 2)
 
 
 def threads_untried(task: Task) -> str:
-    """How a kernel may be called that was not tested from several threads.
+    """The threads property of a kernel that was not tested from several threads.
 
-    One of deepgen's own has no memory but its arguments and a pool that one call holds at a time.
+    deepgen's own kernels share no state between calls except a thread pool, which only one call holds at a time.
     """
     return ONE if hasattr(type(task.operator), "family") else ""
 
 
 def serves_untried(task: Task, sets: int) -> Serves:
-    """What the winner supports if no other shape was tried, after that many sets of inputs."""
+    """What the winner supports if no other shape was tried, after that many input sets were."""
     timed, near = tuple(dict(operator.sizes()) for operator in task.timed), len(task.neighbours)
     return Serves(timed if near else None, untried=near, values=_only_values(task, sets))
 
 
 def _only_values(task: Task, sets: int) -> dict[str, float]:
-    """The scalars' values, where no others were tried: these come right after the first set."""
+    """The values of scalars, if no others were tried: sets with other values come right after the first set."""
     return dict(task.operator.values()) if task.variants and sets <= len(task.variants) else {}
 
 
 @dataclass
 class Crowned:
-    """The winner so far, in case the time ends."""
+    """The winner so far, kept in case time runs out."""
 
     winner: Finalist
     ties: list[Finalist]
     race: Race
     serves: Serves | None = None
     properties: Properties = field(default_factory=Properties)
-    afresh: int | None = None  # the seed of the inputs of its last calls
+    afresh: int | None = None  # the seed of the inputs for calls in a fresh process
     left_out: list[str] = field(default_factory=list)
 
 
 def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clock) -> Crowned | None:
-    """The first that passes, in the order of the race; None if none is correct."""
+    """The first finalist that passes, in the order of the race; None if none is correct."""
     crowned = _first_right(arena, task, qualified, race, clock)
     if crowned is not None:
         of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out, qualified.sets)
@@ -79,7 +79,7 @@ def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clo
         winner, ties = choose(rivals, racing)
         crowned = Crowned(winner, ties, racing)
         others = [f.name for f in rivals if f is not winner]
-        if confined:  # who is wrong elsewhere as well does not win: it need not be called thousands of times
+        if confined:  # a second kernel that fails at other shapes cannot win, so it is not worth thousands of calls
             crowned.serves = tried_at_neighbours(arena, task, winner.kernel, clock, crowned.left_out)
             if crowned.serves.why is not None:
                 confined.append(crowned)
@@ -102,7 +102,7 @@ def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clo
         racing = raced_among(racing, others) if others else None
     if not confined:
         return None
-    best = confined[0]  # all are wrong somewhere else
+    best = confined[0]  # all are wrong at other shapes
     left = raced_among(race, [f.name for f in qualified.finalists])
     assert left is not None, "it is one of them"
     winner, ties = choose(qualified.finalists, left)
@@ -111,7 +111,7 @@ def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clo
 
 
 def _drop(qualified: Qualified, confined: list[Crowned]) -> None:
-    """Those that would have won, but for other shapes."""
+    """Drop kernels that would have won except for other shapes."""
     for one in confined:
         assert one.serves is not None, "it is confined"
         qualified.dropped.append(DroppedTrial(one.winner.trial.id, Verdict.WRONG, f"elsewhere: {one.serves.why}"))
@@ -119,23 +119,23 @@ def _drop(qualified: Qualified, confined: list[Crowned]) -> None:
 
 
 class _Checks:
-    """The checks of one kernel, apart from other shapes."""
+    """The checks of one kernel, except other shapes."""
 
     def __init__(self, arena: Arena, task: Task, kernel: Kernel, clock: Clock, crowned: Crowned) -> None:
         self._arena, self._task, self._kernel, self._clock, self._crowned = arena, task, kernel, clock, crowned
-        # In a process of its own, on inputs from a seed that is drawn now, beside the other checks: none is timed.
+        # In a separate process, on inputs from a seed drawn now, beside the other checks: none of them is timed.
         self._seed = fresh_seed()
         self._fresh = begun(lambda: self._tried(AFRESH, FRESH, self._seed)) if LAST_CALLS else None
 
     def wrong(self) -> Measurement | None:
-        """The first verdict other than correct; None if there is none."""
+        """The first failed check; None if all pass."""
         wrong = self._calls()
         if wrong is None:
             self._threads()
         return wrong
 
     def afresh(self) -> Measurement | None:
-        """The verdict of the fresh process, unless it is correct."""
+        """The result of the calls in a fresh process; None if they are correct."""
         if self._fresh is None:
             return None
         seed, tried = self._seed, self._fresh()
@@ -153,7 +153,7 @@ class _Checks:
         return None if tried is None or tried.ok or tried.verdict is Verdict.REFUSED else tried
 
     def _threads(self) -> None:
-        """One that several threads cannot call at once is called by one at a time."""
+        """Kernels that cannot be called from several threads at once are called from one at a time."""
         tried = self._tried(SEVERAL_THREADS)
         if tried is None:
             self._crowned.left_out.append("calls from several threads")
@@ -163,7 +163,7 @@ class _Checks:
         self._crowned.properties = Properties(threads=threads)
 
     def _tried(self, way: str, step: str = CALLS, seed: int | None = None) -> Measurement | None:
-        """None if there is no time for it."""
+        """The result of a check; None if there is no time for it."""
         try:
             if not self._clock.fits(step):
                 return None

@@ -43,11 +43,11 @@ from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
 from deepgen.vocabulary.measurement import Properties
 
-_HEATING = 0.1  # of the time that is left, for another look at slower trials
-_NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
-_PATIENCE = 0.3  # of the time that the race leaves may be waited for baselines before it
-_MORE_PATIENCE = 0.6  # after it, when nothing is left to do but the winner's last checks
-_BURSTS = 0.3  # of it, for bursts
+_HEATING = 0.1  # share of the remaining time, for timing slower trials again
+_NEAR = 1.3  # times the best trial's time: with a time budget, slower trials do not race
+_PATIENCE = 0.3  # share of the time not needed by the race that may be spent waiting for baselines before it
+_MORE_PATIENCE = 0.6  # the same after the race, when only the winner's last checks remain
+_BURSTS = 0.3  # share of the time left, for bursts
 
 
 def run_finals(
@@ -64,12 +64,12 @@ def run_finals(
     loaded: Callable[[float], Collection[str] | None] = lambda seconds: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Finals:
-    """Choose the winner among the trials: the best `keep` that survive the harder inputs race, and any disturbed ones.
+    """Choose the winner among the trials: the best `keep` that pass the harder inputs race, and any disturbed ones.
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
     not correct): among many trials some look faster than they are, and a search must not end with a slower kernel than
-    it began with. With a time budget, what does not fit is skipped (`plan.py` has the order) and reported; `loaded`
-    waits that many seconds for baselines that are being loaded, and returns those that are.
+    it began with. With a time budget, steps that do not fit are skipped (`plan.py` has the order) and reported.
+    `loaded` waits up to that many seconds for baselines to load, and returns the loaded ones.
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
@@ -77,21 +77,21 @@ def run_finals(
     packs = right is not None and bool(emit(right).plan.prepare)
     arena = session if clock.left == inf else Bounded(session, clock)
     course = _Course(arena, task, clock, asked_for(baselines, able, task.operator, packs), loaded, max_seconds, say)
-    with session.quiet(), suppress(OutOfTime):  # then what there is counts
+    with session.quiet(), suppress(OutOfTime):  # what has been done until then counts
         course.hold(trials, emit, default, keep)
     unable = () if isinstance(baselines, bool) else tuple(_unable(task, name) for name in baselines if name not in able)
     return course.result(trials, default, unable)
 
 
 def wanted_plan(task: Task, finalists: int, baselines: int) -> FinalsPlan:
-    """All that finals would do with unlimited time."""
+    """Everything that finals would do with unlimited time."""
     sets, shapes, policy = len(verified_first(task)), len(task.neighbours), task.policy
     limits = policy.race_seconds, shapes > 0, shapes, policy.calm_seconds
     return FinalsPlan(finalists, sets, baselines, *limits, worn=WORN_SHARE * policy.calls_seconds)
 
 
 class _Course:
-    """The state of the finals, in case the time ends."""
+    """The state of the finals, kept so that they can end early when time runs out."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class _Course:
         say: Callable[[str], None],
     ) -> None:
         self._arena, self._task, self._clock, self._asked = arena, task, clock, tuple(names)
-        self._names = list(names)  # of baselines that race
-        self._ready: list[str] = []  # of baselines for which the race seemed to have no time
-        self._late: list[str] = []  # of baselines that were not loaded when it began
+        self._names = list(names)  # racing baselines
+        self._ready: list[str] = []  # baselines for which the race seemed to have no time
+        self._late: list[str] = []  # baselines that were not loaded when the race began
         self._loaded, self._say = loaded, say
         self._began = time.monotonic()
         wanted = wanted_plan(task, 0, 0)
@@ -120,7 +120,7 @@ class _Course:
         self._waited: Waited | None = None
 
     def hold(self, trials: Sequence[Trial], emit: Callable[[Trial], Kernel], default: Trial | None, keep: int) -> None:
-        """Qualify, wait, race, choose, and look at other shapes."""
+        """Qualify, wait for a quiet machine, race, choose the winner, and check other shapes."""
         arena, task, clock, say = self._arena, self._task, self._clock, self._say
         self._qualify(trials, emit, default, keep)
         if not self._field.finalists:
@@ -146,7 +146,7 @@ class _Course:
             self._run_bursts(self._crowned.winner.kernel, self._crowned.race)
 
     def _planned(self) -> FinalsPlan:
-        """What fits into the finals as a whole, by what their steps have taken so far."""
+        """The steps of the finals that fit, estimated from what the steps so far have taken."""
         spare = self._clock.spare + (time.monotonic() - self._began)
         wanted = replace(self._wanted, baselines=len(self._names))
         return plan_finals(spare, self._clock.costs, wanted)
@@ -156,9 +156,9 @@ class _Course:
     ) -> None:
         arena, task, clock, say = self._arena, self._task, self._clock, self._say
         clock.enter(FINALISTS)
-        # The default before all others, and after it the fastest trial: with little time, these two race.
+        # The default comes first, then the fastest trial: with little time, only these two race.
         leading = [] if default is None else [default]
-        within = inf if clock.left == inf else _NEAR  # others would only cost time
+        within = inf if clock.left == inf else _NEAR  # slower ones would only cost time
         candidates, keep = with_first(leading, *entrants(trials, keep, within))
         self._wanted = replace(self._wanted, finalists=keep)
         if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there
@@ -172,14 +172,14 @@ class _Course:
         with clock.on("verifying"):
             qualifying = self._qualifying = Qualifying(arena, task, candidates, emit, default, clock)
             field = self._field = qualifying.result
-            # With a budget the first race is short: others and more sets come after it.
+            # With a budget the first race is short: more finalists and input sets come after it.
             few = keep if clock.left == inf else min(LEAST_FINALISTS, keep)
             qualifying.fill(few)
             while (not field.sets or clock.left == inf) and qualifying.next_set(few):
                 pass
 
     def _take_up(self) -> bool:
-        """Resume skipped steps that fit, now that their cost is known. Returns whether all race once more."""
+        """Resume skipped steps that now fit, since their cost is known. Returns whether to race again."""
         clock, field, qualifying = self._clock, self._field, self._qualifying
         if clock.left == inf or qualifying is None or self._race is None:
             return False
@@ -187,7 +187,7 @@ class _Course:
         fresh, verify = clock.costs.of(REFERENCE), clock.costs.of(VERIFY)
         racing = len(field.finalists)
         race = self._short_race(len(field.finalists) + len(self._names) + len(self._late)) if self._late else 0.0
-        if self._late:  # a comparison is worth more than other finalists and inputs
+        if self._late:  # a comparison with a baseline is worth more than further finalists and inputs
             with clock.on("waiting"):
                 spare = clock.spare - self._for_bursts - MARGIN * race
                 loaded = self._loaded(max(0.0, _MORE_PATIENCE * spare)) or ()
@@ -216,7 +216,7 @@ class _Course:
         return bool(ready) or len(field.finalists) > racing
 
     def _fits_race(self) -> bool:
-        """Whether another one would have more rounds than a short one."""
+        """Whether another race would have more rounds than a short one."""
         contenders = len(self._field.finalists) + len(self._names)
         return self._fits(self._short_race(contenders) + 2 * contenders * self._clock.costs.of(SAMPLE))
 
@@ -225,7 +225,7 @@ class _Course:
         return contenders * (2 * costs.of(VERIFY) + FIRST * costs.of(SAMPLE))
 
     def _fits(self, seconds: float) -> bool:
-        """Whether one more step would end in time, even if it takes longer than expected."""
+        """Whether one more step would end in time, with a margin in case it takes longer than expected."""
         return MARGIN * seconds + self._for_bursts < self._clock.spare
 
     def _left_to_race(self, began: float) -> float:
@@ -233,17 +233,17 @@ class _Course:
 
     @property
     def _for_bursts(self) -> float:
-        """Seconds at least: what they say may be more than the race does."""
+        """Seconds reserved for bursts, at least: their times can matter more than the race's."""
         return (len(self._names) + 2) * self._planned().entry if self._task.target.runner == "cpu" else 0.0
 
     def _await_baselines(self) -> None:
-        """They race if they are loaded by the time that the race needs."""
+        """Baselines race if they are loaded before the race has to start."""
         if not self._names or self._clock.left == inf:
             return
         with self._clock.on("waiting"):
             needed = len([*self._names, *self._field.finalists]) * self._planned().entry
             loaded = self._loaded(max(0.0, _PATIENCE * (self._clock.spare - needed)))
-        if loaded is None:  # they are loaded in the race
+        if loaded is None:  # baselines are then loaded during the race
             able = self._names if self._clock.fits(LOAD) else []
         else:
             able = [name for name in self._names if name in loaded]
@@ -263,7 +263,7 @@ class _Course:
         shown = [*(f.name for f in finalists if f.default), *self._names]
         rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
-            # All that nothing after it needs; as many rounds as are usual come before other shapes.
+            # All the time that later steps do not need; the usual rounds take priority over other shapes.
             plan = self._planned()
             later = plan.closing + (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
             limit = 0.0 if brief else min(self._wanted.race, (clock.spare - self._for_bursts - later) / MARGIN)
@@ -279,7 +279,7 @@ class _Course:
         self._field.finalists[:] = [f for f in finalists if f.name not in self._lost]
 
     def _run_bursts(self, winner: Kernel, race: Race) -> None:
-        """The winner and the baselines as users call them."""
+        """Time the winner and the baselines the way users call them."""
         names = [name for name in self._names if name in race.samples]
         plan = self._planned()
         if (len(names) + 2) * plan.entry > self._clock.spare:
@@ -326,7 +326,7 @@ class _Course:
         )
 
     def _led(self) -> Crowned | None:
-        """The leader, if the time ended between the race and the last checks."""
+        """The leader of the race, if time ran out between the race and the last checks."""
         names = [f.name for f in self._field.finalists]
         race = raced_among(self._race, names) if self._race is not None and self._clock.left != inf else None
         if race is None:
@@ -339,7 +339,7 @@ class _Course:
         return Crowned(winner, ties, race, serves, properties, left_out=left_out)
 
     def _not_done(self) -> list[str]:
-        """What was skipped before and during the race."""
+        """The steps that were skipped before and during the race."""
         sets, done, race = self._wanted.sets, self._field.sets, self._race
         missing = self._qualifying.lacking(self._wanted.finalists) if self._qualifying and race else 0
         rounds = len(race.samples[race.leader]) if race else CHUNK
@@ -351,13 +351,13 @@ class _Course:
         ]
 
     def _unraced(self, finals: Finals, trials: Sequence[Trial], default: Trial | None) -> Finals:
-        """Where the time ended before a race: the default, or the fastest trial if that is not correct."""
+        """The result when time ran out before a race: the default, or the fastest trial if the default is wrong."""
         dropped = {row.trial for row in finals.dropped}
         right = [trial for trial in entrants(trials, 1)[0] if trial.id not in dropped]
         if default is not None and default.id not in dropped and default.measurement.samples:
             right = [default, *right]
         if self._clock.left == inf or self._race is not None or self._lost or not right:
-            return finals  # all of them failed
+            return finals  # all finalists failed
         trial, left_out = right[0], list(finals.left_out)
         if not self._field.sets:
             left_out.append("all sets of other inputs")
@@ -377,14 +377,14 @@ class _Course:
 def asked_for(
     baselines: bool | Sequence[str], able: Sequence[str], operator: Operator, packs: bool = False
 ) -> list[str]:
-    """The baselines that take part, of those that can run here. `packs`: our kernels pack weights ahead of calls."""
+    """The baselines that race, among those that can run here. `packs`: our kernels pack weights ahead of calls."""
     return (
         raced(able, operator, packs=packs) if baselines is True else [name for name in baselines or () if name in able]
     )
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:
-    """Wait until nothing disturbs the machine: for how long, what had, and what still did when the time was up."""
+    """Wait until the machine is quiet. Returns how long, what disturbed it first, and what still did at the end."""
     started = time.monotonic()
     by = disturbed = session.disturbed() if limit > 0 else None
     while disturbed is not None and time.monotonic() - started < limit:
@@ -395,6 +395,6 @@ def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> W
 
 
 def _unable(task: Task, name: str) -> LostBaseline:
-    """A baseline that was asked for by name and cannot run."""
+    """A baseline that was requested by name and cannot run."""
     why = by_name(name, task.own_baselines).missing(task.operator, task.target) or "it is not where kernels are timed"
     return LostBaseline(name, Verdict.REFUSED, why)

@@ -1,11 +1,11 @@
-"""Plans the finals within their time: what does not fit is skipped, the least important first.
+"""Plans the finals within their time: steps that do not fit are skipped, the least important first.
 
-The order of skipping: waiting for a quiet machine, other shapes, arrays with padded rows, many
-calls and several threads, more rounds of the race, more finalists, more sets of inputs that finalists must pass,
-baselines. Never skipped: the default and the fastest trial, each verified on one set of inputs beside the usual ones,
-and a short race of these two and the baselines. That race comes first, so that every result has a comparison; all
-others and more rounds are in a second one. A step that is too long for the time left is skipped, and the next one may
-fit. Skipped steps are resumed if there turns out to be time.
+The order of skipping: waiting for a quiet machine, other shapes, arrays with padded rows, many calls and several
+threads, more rounds of the race, more finalists, more input sets that finalists must pass, baselines. Never skipped:
+the default and the fastest trial, each verified on one input set besides the usual one, and a short race of these two
+and the baselines. That race comes first, so that every result has a comparison; a second race has the other finalists
+and more rounds. A step that is too long for the time left is skipped, and the next one may fit. Skipped steps are
+resumed if time turns out to be left.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from math import inf
 from deepgen.tuning.costs import CALLS, REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
 
-FIRST = 3  # rounds before the first check of the time, where there is a budget
-CHUNK = 10  # rounds between two checks of the intervals
+FIRST = 3  # rounds before the first check of the time, with a budget
+CHUNK = 10  # rounds between checks of the intervals
 LEAST_FINALISTS = 2  # the default and the fastest trial
-STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
-WAYS_OF_CALLING = 2  # again and again, and from several threads
-_LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
-_NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # at most: what a race is worth for narrower intervals
-_LEAST = 0.12  # of a budget is left to finals in any case
-_MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
-MARGIN = 1.25  # what is kept for the finals or a step of them, as a multiple of what it should take
+STRIDED_SHAPES = 2  # shapes at which arrays have padded rows: kernels get strides and sizes separately
+WAYS_OF_CALLING = 2  # many calls, and calls from several threads
+_LOOK_SECONDS = 0.5  # at least the time to sample other activity on the machine
+_NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # most time and rounds that a race may spend on narrower intervals
+_LEAST = 0.12  # least share of a budget for finals
+_MOST = 0.4  # share of a budget for finals whose least steps need more than their usual share
+MARGIN = 1.25  # factor on the expected time of the finals or of a step
 
 
 @dataclass(frozen=True)
 class FinalsPlan:
-    """What fits, and how long it takes in total."""
+    """The steps that fit, and how long they take in total."""
 
     finalists: int
-    sets: int  # of inputs
+    sets: int  # input sets
     baselines: int
     race: float  # seconds at most
     strided: bool
     shapes: int
     calm: float  # seconds at most
-    closing: float = 0.0  # seconds that many calls and several threads take
-    rounds: int = 0  # kinds of more rounds: 1, as many as are usual; 2, those that narrow intervals too
-    entry: float = 0.0  # seconds that each contender adds to the race
+    closing: float = 0.0  # seconds for many calls and several threads
+    rounds: int = 0  # extra rounds: 1, the usual number; 2, also those that narrow intervals
+    entry: float = 0.0  # seconds by which each contender prolongs the race
     worn: float = 0.0  # seconds of calls before a finalist is timed
     seconds: float = 0.0
 
 
 def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPlan:
-    """The part of what is wanted that fits. Baselines are loaded while the search continues."""
+    """The part of the wanted steps that fits. Baselines are loaded while the search continues."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
-    entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
+    entry = 2 * verify + FIRST * sample  # of a contender: loading, verifying, the first rounds, verifying again
     spent = fresh + LEAST_FINALISTS * (verify + entry + wanted.worn)
     finalists, sets, baselines, strided, shapes = min(LEAST_FINALISTS, wanted.finalists), 1, 0, False, 0
 
@@ -64,7 +64,7 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
         baselines = wanted.baselines
     while sets < wanted.sets and fits(fresh + LEAST_FINALISTS * verify):
         sets += 1
-    if fits((finalists + baselines) * entry):  # all race again
+    if fits((finalists + baselines) * entry):  # all of them race again
         while finalists < wanted.finalists and fits(sets * verify + entry + wanted.worn):
             finalists += 1
     racing = (finalists + baselines) * entry
@@ -99,8 +99,8 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
 
 
 def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
-    """Seconds that a search leaves to its finals: what they take, but not too large a share of the budget; that share
-    where nothing is known of references."""
+    """The seconds that a search leaves to its finals: what they need, up to a limited share of the budget; that share
+    if the cost of references is unknown."""
     if budget == inf:
         return 0.0
     all_of_it = plan_finals(1e9, costs, wanted).seconds
@@ -108,5 +108,5 @@ def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
     share = min(FINALS_SECONDS, FINALS_SHARE * budget)
     if not costs.knows(REFERENCE):
         return max(share, min(MARGIN * least, _MOST * budget))
-    needed = max(MARGIN * all_of_it, _LEAST * budget)  # a machine may be busier than it was
+    needed = max(MARGIN * all_of_it, _LEAST * budget)  # the machine may get busier
     return min(needed, max(share, min(MARGIN * least, _MOST * budget)))

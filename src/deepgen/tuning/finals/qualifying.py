@@ -24,7 +24,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 from deepgen.vocabulary.kernel import GPU_ALIGN
 from deepgen.vocabulary.measurement import FLUSHED, KEPT, LOST, Properties
 
-OTHER_SEEDS = 2  # sets of inputs that a finalist must be correct on, in addition to the study's own
+OTHER_SEEDS = 2  # input sets on which a finalist must be correct, besides the study's own
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Finalist:
         return f"trial {self.trial.id}"
 
     def order(self) -> tuple[bool, int, int, int]:
-        """Among equals the default wins, then the one with the fewest resources, then the lowest rank."""
+        """Ties go to the default, then to the kernel with the fewest resources, then to the lowest rank."""
         facts = self.artifact.facts
         return not self.default, _fact(facts.get("shared_bytes")), _fact(facts.get("code_bytes")), self.trial.rank
 
 
 def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
-    """Shape, seed and probe of all that finals verify kernels on, beside what they are timed on."""
+    """Shape, seed and probe of all inputs that finals verify kernels on, besides the timed ones."""
     for shape in range(len(task.timed)):
         for seed, probe in handed.sets(task.operator, task.seed, OTHER_SEEDS):
             if shape == 0 or (probe == "normal" and seed == task.seed + 1):
@@ -59,7 +59,7 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
 
 
 def special_inputs(task: Task) -> list[tuple[int, int, str]]:
-    """Those that tell what a kernel does with NaN, infinities and denormals."""
+    """Inputs that show what a kernel does with NaN, infinities and denormals."""
     return [(0, task.seed, probe) for probe in task.operator.float_probes()]
 
 
@@ -70,13 +70,13 @@ def verified_first(task: Task) -> list[tuple[int, int, str]]:
         [test for test in tests if test[0] < len(task.timed)],
         [t for t in tests if _of_scalars(task, t[0])],
     )
-    # One that is not drawn as the usual inputs are tells most, so it is the one that is never left out.
+    # Inputs with an unusual distribution reveal most errors, so one such set comes first and is never skipped.
     first = next((test for test in usual if test[2] != "normal"), usual[0]) if usual else None
     return [first, *scalars, *(test for test in usual if test != first)] if first else scalars
 
 
 def _of_scalars(task: Task, shape: int) -> bool:
-    """Whether it is the usual shape with other values of scalars."""
+    """Whether the shape is the usual one with other scalar values."""
     return shape >= len(task.shapes) - len(task.variants)
 
 
@@ -92,10 +92,11 @@ def rehearse(session: Arena, task: Task, kernel: Kernel, clock: Clock) -> None:
 def tried_at_neighbours(
     session: Arena, task: Task, kernel: Kernel, clock: Clock, left_out: list[str] | None = None
 ) -> Serves:
-    """Whether a kernel is correct at other shapes that it claims to support; if not, it keeps the timed ones.
+    """Check whether a kernel is correct at other shapes that it claims to support; if not, it is limited to the timed
+    ones.
 
-    It also keeps only those when the time is up before all are tried; `left_out` then says so. One that refuses a
-    neighbour may support multiples of its shape, and is tried there.
+    It is also limited to those when time runs out before all are tried; `left_out` then says so. A kernel that refuses
+    a neighbour may support multiples of its shape, and is tried there.
     """
     left_out = [] if left_out is None else left_out
     right: list[int] = []
@@ -104,11 +105,11 @@ def tried_at_neighbours(
     multiples = range(near.stop, near.stop + len(task.multiples))
 
     def wrong(shape: int, probe: str) -> str | None:
-        """What is wrong there, in words; None if it is correct or does not claim to support the shape."""
+        """The error at a shape, in words; None if it is correct or the kernel does not claim to support the shape."""
         try:
             with clock.hearing(REFERENCE):
                 verdict = session.verify(kernel, task.seed, probe, shape)
-        except DeepgenError:  # a user's operator may have no inputs or no reference of this shape
+        except DeepgenError:  # a user's operator may lack inputs or a reference for this shape
             return None
         if verdict.ok and probe != STRIDED:
             right.append(shape)
@@ -121,7 +122,7 @@ def tried_at_neighbours(
     why = dense = None
     strided = tried = 0
     for shape in (*near, *multiples):
-        if shape in multiples and not refused:  # all neighbours were correct, and they are none
+        if shape in multiples and not refused:  # all neighbours were accepted, so multiples add nothing
             break
         try:
             if not clock.fits(REFERENCE):
@@ -130,7 +131,7 @@ def tried_at_neighbours(
             tried += 1
             if why:
                 break
-            # A user's arrays may be parts of larger ones.
+            # A user's arrays may be views of larger ones.
             if dense is None and strided < STRIDED_SHAPES and shape in right and clock.fits(REFERENCE):
                 strided += 1
                 dense = wrong(shape, STRIDED)
@@ -149,8 +150,8 @@ def tried_at_neighbours(
 def float_properties(
     session: Arena, task: Task, kernel: Kernel, clock: Clock, left_out: list[str], sets: int
 ) -> Properties:
-    """What a kernel does with special numbers. Those that it must keep it passed, if they are among the first `sets`
-    of inputs, for which there was time."""
+    """What a kernel does with special numbers. It keeps those that it must keep and was verified on, if they are among
+    the first `sets` input sets."""
     probes = {probe for _, _, probe in verified_first(task)[:sets]}
     words = dict.fromkeys((NAN, INF), KEPT) if "special" in probes else {}
     words |= {DENORMALS: KEPT} if "denormal" in probes else {}
@@ -163,7 +164,7 @@ def float_properties(
         except OutOfTime:
             left_out.append("NaN, infinities and denormals")
             break
-        except DeepgenError:  # a user's reference need not take them
+        except DeepgenError:  # a user's reference need not accept them
             continue
         wrong = FLUSHED if probe == DENORMALS else LOST
         bad = wrong if verdict.verdict is Verdict.WRONG else verdict.verdict.value.replace("_", " ")
@@ -172,7 +173,7 @@ def float_properties(
 
 
 def _alignment(task: Task) -> str:
-    """What calls are held to, as trials were: on GPUs 16 bytes at least, whatever is promised."""
+    """The alignment that calls must have, as trials had: on GPUs at least 16 bytes, whatever is promised."""
     promised = max((param.align for param in task.operator.signature().tensors), default=0)
     if task.target.runner == "gpu":
         promised = max(promised, GPU_ALIGN)
@@ -181,18 +182,18 @@ def _alignment(task: Task) -> str:
 
 @dataclass
 class Qualified:
-    """Who takes part in the race, and who does not and why, so far."""
+    """The finalists so far, and the dropped trials with their reasons."""
 
     finalists: list[Finalist] = field(default_factory=list)
     dropped: list[DroppedTrial] = field(default_factory=list)
-    sets: int = 0  # of inputs that all finalists are correct on
+    sets: int = 0  # input sets on which all finalists are correct
 
 
 class Qualifying:
-    """Verifies candidates on one set of inputs after the other, the best candidates first.
+    """Verifies candidates on one set of inputs after another, the best candidates first.
 
-    Set by set, because a set's reference takes longer than a kernel's check: each is computed once, and when the time
-    is up all finalists have passed the same.
+    It goes set by set because a reference takes longer than checking a kernel: each is computed once, and when time
+    runs out all finalists have passed the same sets.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class Qualifying:
         self.result = Qualified()
 
     def fill(self, count: int) -> None:
-        """Find that many finalists, as far as candidates and time allow; at least the first ones."""
+        """Find that many finalists, as far as candidates and time allow; the first few regardless of time."""
         while len(self.result.finalists) < count and self._waiting:
             if len(self.result.finalists) >= LEAST_FINALISTS and not self._clock.fits(VERIFY, len(self._passed)):
                 return
@@ -225,11 +226,11 @@ class Qualifying:
                 self.result.finalists.append(finalist)
 
     def lacking(self, count: int) -> int:
-        """How many finalists more there could be, up to so many in all."""
+        """How many more finalists there could be, up to `count` in all."""
         return max(0, min(count - len(self.result.finalists), len(self._waiting)))
 
     def next_set(self, count: int) -> bool:
-        """Verify all finalists on the next set of inputs, and candidates in place of those that fail there."""
+        """Verify all finalists on the next set of inputs, and replace those that fail by other candidates."""
         if self.result.sets == len(self.sets):
             return False
         test = self.sets[self.result.sets]
@@ -246,7 +247,7 @@ class Qualifying:
             with self._clock.hearing(VERIFY if test in self._seen else REFERENCE):
                 verdict = self._session.verify(finalist.kernel, seed, probe, shape)
         except DeepgenError:
-            if not other_values:  # which a user's reference may refuse
+            if not other_values:  # with other scalar values, a user's reference may refuse
                 raise
             return True
         self._seen.add(test)
@@ -267,16 +268,16 @@ def _fact(value: Any) -> int:
 
 
 RESERVES = 4  # candidates per finalist: some may fail on harder inputs
-_DISTURBED, _MOST_DISTURBED = 0.75, 2  # of the usual time, and how many such trials take part
-_SLOWED = 3.0  # times: slower than the best by more than this is not explained by what others do on the machine
-_HEATED, _HEAT_SECONDS = 8, 3.0  # trials in the heat per finalist, and the seconds that their runs may take
-_HEAT_ROUNDS, _HEAT_RUNS = 3, 5  # of each trial in the heat; with those that verify it
+_DISTURBED, _MOST_DISTURBED = 0.75, 2  # share of the usual time, and how many disturbed trials take part
+_SLOWED = 3.0  # times the best: other load on the machine does not explain a larger difference
+_HEATED, _HEAT_SECONDS = 8, 3.0  # trials in the heat per finalist, and the limit on their run time in seconds
+_HEAT_ROUNDS, _HEAT_RUNS = 3, 5  # rounds per trial in the heat, and runs including verification
 
 
 def entrants(trials: Iterable[Trial], keep: int, within: float = inf) -> tuple[list[Trial], int]:
-    """The candidates, best first, and how many of them race: the first `keep`, and those that were disturbed.
+    """The candidates, best first, and how many of them race: the first `keep` and the disturbed ones.
 
-    Of the first ones only those that took at most `within` times as long as the best, if that is given.
+    If `within` is given, the first ones are limited to those that took at most `within` times as long as the best.
     """
     right = _by_time(trials)
     if within < inf and right:
@@ -288,7 +289,7 @@ def entrants(trials: Iterable[Trial], keep: int, within: float = inf) -> tuple[l
 
 
 def with_first(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
-    """The candidates with these in front, and how many race then."""
+    """The candidates with these in front, and how many of them then race."""
     ids, racing = {trial.id for trial in first}, {trial.id for trial in candidates[:keep]}
     return [*first, *(t for t in candidates if t.id not in ids)], keep + len(ids - racing)
 
@@ -301,10 +302,10 @@ def overlooked(
     seed: int,
     samples: float,
 ) -> list[Trial]:
-    """The fastest of those that would not race, if they beat the best trial when timed alongside it.
+    """The fastest of the trials that would not race, if they beat the best trial when timed alongside it.
 
-    A CPU that serves others too is slow for seconds at a time, longer than a trial takes: every run of the
-    fastest kernel may have been slow, and nothing in its samples shows that. `samples` is how many may be taken.
+    A shared CPU can be slow for seconds at a time, longer than a trial takes: every run of the fastest kernel may have
+    been slow, and nothing in its samples shows that. `samples` limits the number of samples taken.
     """
     right, chosen = _by_time(trials), {trial.id for trial in racing}
     most = int(min(_HEATED * len(chosen), samples / _HEAT_RUNS))
@@ -328,14 +329,14 @@ def overlooked(
 
 
 def _by_time(trials: Iterable[Trial]) -> list[Trial]:
-    """Those that are correct, the fastest first."""
+    """The correct trials, fastest first."""
     return sorted((t for t in trials if t.ok), key=lambda trial: (trial.seconds or 0.0, trial.rank))
 
 
 def _disturbed(right: Sequence[Trial]) -> list[Trial]:
-    """Those that may be the fastest of all, though other processes disturbed most of their runs.
+    """Trials that may be the fastest of all although other processes disturbed most of their runs.
 
-    Their fastest run took much less than the others, and less than the best trial's usual one. Finals are undisturbed.
+    Their fastest run took much less than their median, and less than the best trial's median. Finals are undisturbed.
     """
     leader = right[0].seconds or 0.0 if right else 0.0
     doubtful = [

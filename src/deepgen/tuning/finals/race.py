@@ -17,11 +17,11 @@ from deepgen.tuning.finals.qualifying import Finalist
 from deepgen.tuning.study.finals import RacedBaseline, RacedTrial, ShapeTimes, Slower
 from deepgen.vocabulary import Measurement, Verdict
 
-ROUNDS = 60  # at most, where the noise is small enough
-NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
-SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
-SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
-ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
+ROUNDS = 60  # most rounds if the noise is small enough
+NOISY_ROUNDS = 240  # most rounds if it is not: see `_narrow_enough`
+SHOWN_SECONDS = 3.0  # limit of a race in which extra rounds only narrow the intervals shown
+SHOWN_WIDTH = 0.04  # width of the intervals that a user sees, as a share of the ratio
+ENOUGH = 0.004  # half-width of the decisive intervals below which more rounds would not change the choice
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Race:
     """The samples of all contenders, round by round, and the ratios computed from them."""
 
     samples: dict[str, list[float]]
-    ratios: dict[str, Ratio]  # against the leader
+    ratios: dict[str, Ratio]  # relative to the leader
     leader: str
     conditions: list[Mapping[str, Any]] = field(default_factory=list)
     rivals: tuple[str, ...] = ()  # those that can win
@@ -45,11 +45,11 @@ def run_race(
     first: int = CHUNK,
     left: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Race | None, dict[str, Measurement]]:
-    """Run rounds until the order is settled or the time is up. Returns the race and those that failed in it.
+    """Run rounds until the order is settled or time runs out. Returns the race and the contenders that failed in it.
 
-    A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
-    many are started as the remaining time allows at the pace so far. Up to the usual number of rounds, the remaining
-    time is what `left` returns, if that is more.
+    Users see the ratios to those in `shown`, so some extra rounds narrow these intervals. After `first` rounds, only as
+    many are started as the remaining time allows at the pace so far. Up to the usual number of rounds, `left` gives the
+    remaining time, if that is more.
     """
     conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}
@@ -88,12 +88,12 @@ def run_race(
     except OutOfTime:
         if not so_far:
             raise
-        result = so_far[-1]  # without the rounds that the time did not suffice for
+        result = so_far[-1]  # without the rounds that there was no time for
     return _led(result, rivals, conditions), lost
 
 
 def raced_among(race: Race, rivals: Sequence[str]) -> Race | None:
-    """The same race, should some no longer count; None where none is left."""
+    """The same race after some rivals were ruled out; None if none is left."""
     samples = {name: samples for name, samples in race.samples.items() if name in rivals or name not in race.rivals}
     return _led(RaceResult(samples), rivals, race.conditions)
 
@@ -109,20 +109,20 @@ def _led(result: RaceResult[str], rivals: Sequence[str], conditions: list[Mappin
 def _narrow_enough(ratios: Sequence[Ratio], rounds: int) -> bool:
     """Whether more rounds would hardly change the choice.
 
-    An interval wider than a tie says neither that two are equal nor that they differ, so noise costs more rounds. With
-    10% of it and a default that is really the best of nine, 60 rounds end below it in 14 races of 100 and 240 in one;
-    where another one is 5% faster, they find 3.7% and 4.2%.
+    An interval wider than a tie shows neither that two kernels are equal nor that they differ, so noise requires more
+    rounds. With 10% noise and a default that is the best of nine kernels, 60 rounds pick a slower one in 14 races of
+    100, and 240 rounds in 1 of 100; if another kernel is 5% faster, they gain 3.7% and 4.2%.
     """
     wanted = ENOUGH if rounds < ROUNDS else TIE
     return all(ratio.low > 1.0 or ratio.half_width <= wanted for ratio in ratios)
 
 
 def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Finalist]]:
-    """The winner, and those tied with it.
+    """The winner, and the finalists tied with it.
 
     The default wins every tie that it is part of: a slow phase of the machine can make all kernels look equal, and
-    nobody should get another kernel for no gain. Where it is slower than the leader, a tie never goes to a kernel that
-    is slower still.
+    replacing the default must bring a gain. If it is slower than the leader, a tie never goes to a kernel slower than
+    the default.
     """
     level = [f for f in finalists if race.ratios[f.name].no_slower]
     default = next((f for f in finalists if f.default), None)
@@ -159,7 +159,7 @@ def raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: Burst
 
 
 def by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:
-    """The times at each shape, where there are several; each is a median over rounds."""
+    """The times at each shape if there are several; each is a median over rounds."""
 
     def seconds(name: str, shape: int) -> float | None:
         rows = [row for row in race.conditions if row["name"] == name]

@@ -25,7 +25,7 @@ DEFAULT = "model"
 
 
 def make(strategy: str | StrategyKind, setting: Setting) -> Strategy:
-    """The strategy, ready for its first ask; one for each family where several compete."""
+    """The strategy, ready for its first ask; a portfolio of strategies if several families compete."""
     kind = _kind(strategy)
     if not setting.members or name_of(strategy) == "exhaustive":
         return kind(setting)
@@ -35,7 +35,7 @@ def make(strategy: str | StrategyKind, setting: Setting) -> Strategy:
 
 
 def name_of(strategy: str | StrategyKind) -> str:
-    """What a study calls its strategy."""
+    """The name of a strategy as recorded in studies."""
     if isinstance(strategy, str):
         return strategy
     own = str(getattr(strategy, "name", None) or getattr(strategy, "__name__", "strategy"))
@@ -56,14 +56,15 @@ def _kind(strategy: str | StrategyKind) -> StrategyKind:
 
 
 def check(name: str) -> None:
-    """Refuse an unknown name before any work is done."""
+    """Raise for an unknown name before any work is done."""
     STRATEGIES.get(name)
 
 
 def settle(strategy: str | StrategyKind, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with all defaults, to be recorded with a study: a later version's defaults do not change it.
+    """The options with all defaults, to be recorded with a study, so that later changes of the defaults do not affect
+    it.
 
-    Also says at once what is wrong: an unknown option, a value of another type, a library that is not installed.
+    Raises at once for an unknown option, a value of another type, or a library that is not installed.
     """
     settled = check_options(name_of(strategy), options, _kind(strategy).OPTIONS)
     if "library" in settled:

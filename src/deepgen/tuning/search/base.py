@@ -1,5 +1,5 @@
-"""The interface of strategies: choose the next configs, and learn from their trials. Also shared parts: a random order
-of a space without repeats, and options such as `library=lightgbm`.
+"""The interface of strategies, which choose the next configs and learn from their trials. Also shared parts: a random
+order of a space without repeats, and options such as `library=lightgbm`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Past:
     name: str
     space: Space
     trials: Sequence[Trial]
-    family: str | None = None  # whose configs these are; None: a trial's own knob says it, or nobody does
-    right: int | None = None  # of them, where counting would have to read them all
+    family: str | None = None  # the configs' family; None: a knob of each trial names it, or it is unknown
+    right: int | None = None  # correct trials, if counting them would have to read all
 
     def succeeded(self) -> int:
         return sum(trial.ok for trial in self.trials) if self.right is None else self.right
@@ -31,25 +31,25 @@ class Past:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a strategy starts from. Its state depends only on this and on the asks and tells."""
+    """The input of a strategy. A strategy's state depends only on this and on the asks and tells."""
 
     space: Space
     seed: int = 0
     starts: Sequence[Mapping[str, Any]] = ()  # valid configs to try first
     options: Mapping[str, Any] = field(default_factory=dict)
     history: Sequence[Past] = ()
-    members: Mapping[str, Space] = field(default_factory=dict)  # where families compete: the space of each
+    members: Mapping[str, Space] = field(default_factory=dict)  # if families compete: the space of each
 
 
 class Strategy(Protocol):
-    """Proposes valid configs that were never proposed before."""
+    """Proposes valid configs, each at most once."""
 
     def ask(self, n: int) -> list[dict[str, Any]]:
-        """Up to n new configs; none when the space is exhausted."""
+        """Up to n new configs; none if the space is exhausted."""
         ...
 
     def tell(self, trial: Trial) -> None:
-        """Report the trial of a requested config; trials come in the order of the requests."""
+        """Report the trial of a proposed config; trials come in the order of the proposals."""
         ...
 
 
@@ -58,22 +58,22 @@ class Restorable(Strategy, Protocol):
     """A strategy that saves its state, so that a resumed study need not replay all asks."""
 
     def state(self) -> JsonObject | None:
-        """After an ask: a small state beyond the asks and tells. None if a replay is as cheap."""
+        """The state after an ask, kept small. None if a replay is as cheap."""
         ...
 
     def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
-        """Restore a new strategy to `state`, after it proposed `ranks` and was told `trials`, in these orders.
+        """Set a new strategy to `state`, as after proposing `ranks` and being told `trials`, in these orders.
 
         An invalid state raises ValueError, after which the strategy is not used.
         """
         ...
 
 
-_BLOCK = 32  # positions that are looked at together: of a space that is not counted exactly, not every number is a rank
+_BLOCK = 32  # positions checked together: in a space that is not counted exactly, not every number is a rank
 
 
 class Fresh:
-    """The ranks that were not proposed yet. What a strategy takes from here never comes again."""
+    """The ranks that were not proposed yet. A rank taken from here is never returned again."""
 
     def __init__(self, setting: Setting) -> None:
         self.space = setting.space
@@ -84,18 +84,18 @@ class Fresh:
         self._position = 0
 
     def take(self, ranks: Iterable[int]) -> list[int]:
-        """Those of the ranks that are new, each once; from now on they are not."""
+        """The ranks that are new, each once; they now count as taken."""
         new = [rank for rank in dict.fromkeys(ranks) if rank not in self.taken]
         self.taken.update(new)
         return new
 
     def starts(self, n: int) -> list[int]:
-        """Up to n of the configs that are to be tried first."""
+        """Up to n of the configs to try first."""
         first, self._starts = self._starts[:n], self._starts[n:]
         return self.take(first)
 
     def random(self, n: int) -> list[int]:
-        """Up to n new ranks, uniform over those that are left."""
+        """Up to n new ranks, uniform over the rest of the space."""
         drawn: list[int] = []
         while len(drawn) < n and self._position < self.count:
             block = range(self._position, min(self._position + max(n, _BLOCK), self.count))
@@ -108,7 +108,7 @@ class Fresh:
         return drawn
 
     def state(self) -> tuple[int, int]:
-        """Starts that are left, and how far the random order was followed."""
+        """The number of starts left, and the position in the random order."""
         return len(self._starts), self._position
 
     def restore(self, starts: int, position: int, taken: Iterable[int]) -> None:
@@ -121,7 +121,7 @@ class Fresh:
 
 
 class StrategyKind(Protocol):
-    """A kind of strategy: what it is made by, and its options with their defaults."""
+    """A kind of strategy: its constructor, and its options with their defaults."""
 
     @property
     def OPTIONS(self) -> Mapping[str, Any]: ...
@@ -130,7 +130,7 @@ class StrategyKind(Protocol):
 
 
 def check_options(strategy: str, requested: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the defaults filled in; an unknown name or a wrong type is refused."""
+    """The options with defaults filled in; raises for an unknown name or a wrong type."""
     for name, value in requested.items():
         if name not in defaults:
             raise BadInput(f"strategy {strategy} has no option {name!r}", allowed=", ".join(defaults) or "it has none")
@@ -145,7 +145,7 @@ _ROUNDS = 4
 
 
 class Shuffle:
-    """A seeded permutation: a Feistel network over the next power of four, walked until it lands inside."""
+    """A seeded permutation: a Feistel network over the next power of four, iterated until the result is in range."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count = count
@@ -157,7 +157,7 @@ class Shuffle:
         if not 0 <= position < self.count:
             raise IndexError(position)
         value = self._scramble(position)
-        # The network permutes a domain at most four times too large, so this takes few steps.
+        # The network permutes a domain at most four times as large, so this takes few steps.
         while value >= self.count:
             value = self._scramble(value)
         return value
@@ -171,7 +171,7 @@ class Shuffle:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Each word a name and a value: true and false, integers, numbers, else text."""
+    """Parse words of the form name=value: true and false, integers, floats, else text."""
     options: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")

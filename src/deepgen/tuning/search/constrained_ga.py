@@ -1,8 +1,8 @@
-"""The constrained genetic algorithm: genes are restrictions of the space, and solving makes them valid configs.
+"""A constrained genetic algorithm: genes are restrictions of the space, and solving them gives valid configs.
 
-A round: a population of random configs and the best measured ones evolves for some generations under the cost model;
-then a batch of it is measured, most of it chosen by prediction and the rest at random, and the model learns from it.
-A child restricts the knobs that matter most to its parents' values; a mutation drops one of these restrictions.
+In a round, a population of random configs and the best measured ones evolves for some generations under the cost model.
+Then a batch of it is measured, most of it chosen by prediction and the rest at random, and the model learns from it. A
+child restricts the most important knobs to its parents' values; a mutation drops one of these restrictions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from deepgen.vocabulary import BadInput, Trial
 
 _OPTIONS = {
     "population": 200,
-    "history": 32,  # of the population, the fastest configs measured so far
+    "history": 32,  # in the population, the fastest configs measured so far
     "generations": 5,
-    "round": 32,  # configs measured before the model learns again
-    "by_prediction": 0.6,  # the share of a round that is chosen by prediction, the rest at random
-    "key_share": 0.4,  # the share of the knobs that are key
+    "round": 32,  # configs measured before the model is retrained
+    "by_prediction": 0.6,  # the share of a round chosen by prediction; the rest is random
+    "key_share": 0.4,  # the share of knobs treated as key knobs
     "mutation": 0.3,  # the share of children that drop one restriction
     "variant": "full",
     "library": LIBRARIES[0],
 }
-# What is taken away from the algorithm, to see what it was worth.
+# Variants that omit a part of the algorithm, to see what it contributes.
 VARIANTS = ("full", "random_keys", "free_crossover", "repair", "random")
-_LEARN = 3  # correct trials, without which the model has nothing to learn from
-_MOST = 250  # trials that the model learns from: the latest
+_LEARN = 3  # correct trials needed before the model learns
+_MOST = 250  # the latest trials that the model learns from
 
 
 class ConstrainedGA:
@@ -104,7 +104,7 @@ class ConstrainedGA:
         return list(dict.fromkeys([*(r for _, r in best), *drawn]))[:size]
 
     def _evolve(self, population: list[int]) -> list[int]:
-        """The next generation: the better a member's prediction, the more children it has."""
+        """The next generation: the faster a member is predicted to be, the more children it has."""
         codes = self._encoding.codes(population)
         odds = _roulette(self._regressor.predict(codes))
         parents = self._rng.choice(len(population), size=(len(population), 2), p=odds)
@@ -131,7 +131,7 @@ class ConstrainedGA:
         return [int(k) for k in np.argsort(-self._regressor.importances(), kind="stable")[:count]]
 
     def _select(self, population: list[int], wanted: int) -> list[int]:
-        """Most by prediction, with roulette selection; some at random; all new. Random configs fill what is missing."""
+        """Mostly by prediction with roulette selection, some at random; only new ones. Random configs fill the rest."""
         free = [rank for rank in population if rank not in self._fresh.taken]
         chosen: list[int] = []
         if free:
@@ -147,7 +147,7 @@ class ConstrainedGA:
 
 
 def _roulette(predicted: Floats) -> Floats:
-    """Chances that fall with the predicted time; a prediction is in units of the trials' spread."""
+    """Probabilities that fall with the predicted time, which is in units of the trials' standard deviation."""
     weights = np.exp(-2.0 * (predicted - predicted.min()))
     return np.asarray(weights / weights.sum())
 
@@ -156,17 +156,17 @@ _LISTED = 50_000  # the largest space that is held as a table
 
 
 class RestrictionSolver:
-    """Draws valid configs under restrictions, each a set of the places that a knob of the encoding may take."""
+    """Draws valid configs under restrictions, each a set of allowed places for a knob of the encoding."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
         size = encoding.space.size()
-        # A table answers in a tenth of a millisecond, a walk through the compiled space in a few milliseconds.
+        # A table lookup takes a tenth of a millisecond, walking the compiled space a few milliseconds.
         small = size.exact and size.count <= _LISTED
         self._table: Ints | None = Pool(encoding, range(size.count), ()).columns if small else None
 
     def draw(self, restrictions: Mapping[int, Collection[int]], rng: np.random.Generator) -> int | None:
-        """The rank of one config, uniform over those that keep to the restrictions; None when there is none."""
+        """The rank of one config, uniform over those that satisfy the restrictions; None if there is none."""
         if self._table is None:
             return self._draw_restricted(restrictions, rng)
         fits = np.ones(self._table.shape[1], dtype=np.bool_)
@@ -181,7 +181,7 @@ class RestrictionSolver:
         for knob, places in restrictions.items():
             restricted = self._encoding.knobs[knob]
             listed = [restricted.values[place] for place in sorted(places) if place < len(restricted.values)]
-            if listed:  # where both parents lack the knob, there is nothing to restrict
+            if listed:  # if both parents lack the knob, it is not restricted
                 values[restricted.name] = listed
         config = space.draw_within(values, int(rng.integers(2**31)))
         return None if config is None else space.rank(config)

@@ -1,4 +1,4 @@
-"""Configs as numbers for models: small integers per config, and the distance of two configs in each column."""
+"""Configs as numbers for models: small integers for each config, and the distance of two configs in each column."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from deepgen.space import Space
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_ALIGNMENTS = 6  # beyond 2**6, being a multiple of a higher power of two makes no difference
+_ALIGNMENTS = 6  # above 2**6, divisibility by a higher power of two makes no difference
 _LEVELS = 16  # of a derived value
-_SAMPLE = 512  # configs from which the levels of derived values are made
+_SAMPLE = 512  # configs sampled to set the levels of derived values
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A column beside a knob of integers: the power of two that divides the value.
+    """A column for the alignment of an integer knob: the largest power of two that divides the value.
 
     48 lies between 32 and 64, but hardware treats it differently from both.
     """
 
     knob: int
-    levels: Ints  # of each of the knob's places
+    levels: Ints  # for each of the knob's places
     distances: Floats
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A column of a derived value, in levels."""
+    """A column for a derived value, divided into levels."""
 
     name: str
-    edges: npt.NDArray[Any]  # values: a level ends with each of them
+    edges: npt.NDArray[Any]  # the value at which each level ends
     distances: Floats
 
     def levels(self, values: npt.NDArray[Any], holes: npt.NDArray[np.bool_]) -> Ints:
-        """The level of each value; one that is absent counts as 0."""
+        """The level of each value; an absent value counts as 0."""
         return np.searchsorted(self.edges, np.where(holes, 0, values))
 
 
 class Column(Protocol):
-    """A column that is made from the columns before it."""
+    """A column computed from the columns before it."""
 
     @property
     def distances(self) -> Floats: ...
@@ -55,10 +55,10 @@ class Column(Protocol):
 
 
 class Encoding:
-    """A config becomes one small integer a column: the knobs first, then what else a model should know of it.
+    """Encodes a config as one small integer per column: the knobs first, then derived columns for a model.
 
-    A knob's integer is the place of its value, one past the last where the knob is absent. Knobs with a single place
-    tell nothing and are left out.
+    A knob's integer is the index of its value, or the number of values if the knob is absent. Knobs with a single
+    possible place carry no information and are omitted.
     """
 
     def __init__(self, space: Space) -> None:
@@ -79,13 +79,13 @@ class Encoding:
 
     @property
     def order(self) -> list[int]:
-        """The columns in an order in which an alignment follows its knob."""
+        """The columns in an order in which each alignment follows its knob."""
         beside = {a.knob: len(self.knobs) + i for i, a in enumerate(self._aligned)}
         own = [j for i in range(len(self.knobs)) for j in ((i, beside[i]) if i in beside else (i,))]
         return [*own, *range(len(own), len(self.distances))]
 
     def codes(self, ranks: Sequence[int]) -> Ints:
-        """One row a rank, one column each of `distances`."""
+        """One row per rank, with one column for each of `distances`."""
         if not len(ranks):
             return np.empty((0, len(self.distances)), dtype=np.int64)
         places = self.space.places(ranks)
@@ -98,13 +98,13 @@ class Encoding:
         return rows
 
     def neighbors(self, rank: int) -> list[int]:
-        """The ranks that differ in one knob. The best configs of a search are asked for again and again."""
+        """The ranks that differ in one knob. Cached, as the best configs of a search are looked up repeatedly."""
         if rank not in self._near:
             self._near[rank] = self.space.neighbor_ranks(rank)
         return self._near[rank]
 
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
-        """One row per config, of knobs and their alignments alone; the configs may have other knobs beside."""
+        """One row per config, with only knobs and their alignments; the configs may have other knobs too."""
         rows = [
             [codes.get(config.get(knob.name), len(knob.values)) for config in configs]
             for codes, knob in zip(self._places, self.knobs, strict=True)
@@ -112,22 +112,22 @@ class Encoding:
         return self.with_alignments(np.array(rows, dtype=np.int64).reshape(len(self.knobs), len(configs)).T)
 
     def with_alignments(self, places: Ints) -> Ints:
-        """Places of the knobs' values, and beside them their alignments."""
+        """Add the columns of alignments to the places of the knobs' values."""
         return np.column_stack([places, *(a.levels[places[:, a.knob]] for a in self._aligned)])
 
     def add(self, name: str, column: Column) -> None:
-        """One more column, made from those before it."""
+        """Add a column computed from those before it."""
         self._added.append(column)
         self.distances.append(column.distances)
         self.names.append(name)
 
     def features(self, codes: Ints) -> Floats:
-        """Codes as numbers in the order of the knobs' values, for models that split."""
+        """Codes as numbers in the order of the knobs' values, for tree models."""
         columns = [scale[codes[:, i]] for i, scale in enumerate(self._scales)]
         return np.column_stack([*columns, codes[:, len(self.knobs) :]])
 
     def of_knobs(self, shares: Floats) -> Floats:
-        """Shares of columns as shares of knobs: an alignment belongs to its knob, a derived value to none."""
+        """Convert shares of columns to shares of knobs: an alignment belongs to its knob, a derived value to none."""
         total = shares[: len(self.knobs)].copy()
         for i, aligned in enumerate(self._aligned):
             total[aligned.knob] += shares[len(self.knobs) + i]
@@ -135,17 +135,17 @@ class Encoding:
 
 
 def _distances(values: Sequence[Any], places: int) -> Floats:
-    """How far apart the values of a knob are, from 0 to 1; an absent one is far from all.
+    """The distance between the values of a knob, from 0 to 1; an absent value is far from all others.
 
-    These are distances between points of some flat space, without which a Gaussian process is none: numbers lie on
-    a line, words in the corners of a simplex, orders (by the root of their differing places) in those of a cube.
+    A Gaussian process needs distances that can be embedded in a Euclidean space: numbers are points on a line, words
+    the corners of a simplex, and orders (by the root of their differing places) the corners of a cube.
     """
     table = np.ones((places, places))
     n = len(values)
     if all(isinstance(v, (int, float)) for v in values):
         at = _positions([float(v) for v in values])
         table[:n, :n] = _apart(at)
-        if places > n:  # above the middle of the line
+        if places > n:  # at a distance from the middle of the line
             table[n, :n] = table[:n, n] = np.sqrt(0.75 + (at - 0.5) ** 2)
     elif all(isinstance(v, tuple) for v in values):
         table[:n, :n] = [[_differing(a, b) for b in values] for a in values]
@@ -158,7 +158,7 @@ def _apart(positions: Floats) -> Floats:
 
 
 def _positions(values: list[float]) -> Floats:
-    """Numbers on a line from 0 to 1: half by their order, half by their logarithm, as sizes mostly double."""
+    """Numbers on a line from 0 to 1: half by rank and half by logarithm, as sizes usually double."""
     if len(values) == 1:
         return np.zeros(1)
     order = np.argsort(np.argsort(values)) / (len(values) - 1)
@@ -173,14 +173,14 @@ def _differing(a: Sequence[Any], b: Sequence[Any]) -> float:
 
 
 def _scale(values: Sequence[Any], places: int) -> Floats:
-    """Where a value stands on its knob's own scale; an absent one below all."""
+    """The position of each value on its knob's scale; an absent value is below all others."""
     numeric = all(isinstance(v, (int, float)) for v in values)
     listed = [float(v) for v in values] if numeric else [float(i) for i in range(len(values))]
     return np.array(listed + [min(listed) - 1.0] * (places - len(values)))
 
 
 def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
-    """Only for numbers that are not all powers of two: there the alignment says something that the size does not."""
+    """The alignment column; None unless some values are not powers of two: otherwise the size implies the alignment."""
     if len(values) < 3 or not all(type(v) is int for v in values):
         return None
     if all(v & (v - 1) == 0 for v in values if v > 0):
@@ -195,7 +195,7 @@ def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
 
 
 def _derived(space: Space) -> list[Derived]:
-    """The derived values that are numbers and differ, cut into levels of about equally many configs."""
+    """The numeric derived values that vary, divided into levels with about equally many configs each."""
     if not space.derivations or space.empty():
         return []
     sample = space.derived_arrays(space.places(space.sample_ranks(_SAMPLE, 0)))

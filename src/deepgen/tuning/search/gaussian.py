@@ -1,8 +1,8 @@
-"""A Gaussian process over knobs: the cost model that learns most from few trials. Needs numpy alone.
+"""A Gaussian process over knobs: the cost model that learns most from few trials. It needs only numpy.
 
-The kernel is a product over the knobs of (1 + w k(distance)) / (1 + w): a sum over all subsets of knobs of their
-interactions, in which a knob of small weight w drops out. As knobs have few values, a knob's part is a small table,
-and the kernel of two configs is a product of look-ups.
+The kernel is a product over the knobs of (1 + w k(distance)) / (1 + w): a sum of interactions over all subsets of
+knobs, in which a knob with a small weight w drops out. As knobs have few values, each knob's factor is a small table,
+and the kernel of two configs is a product of lookups.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _NOISE = (math.log(0.05), 1.0)
 _PRIOR_WEIGHT = 2.0
 _RATE = 0.15
 _JITTER = 1e-6
-_LEAST_NOISE = 1e-4  # of the amplitude: below it, rounding would decide
+_LEAST_NOISE = 1e-4  # times the amplitude: below it, rounding errors would dominate
 _ROOT5 = math.sqrt(5.0)
 
 
-_TOGETHER = 64  # combinations of values up to which columns are joined,
-_TOGETHER_IN_FIT = 32  # and where configs are few
-_BLOCK = 64  # rows of a triangle that are multiplied at a time
-_PAIRS = 1 << 14  # combinations that could occur, beyond which it is not looked which of them do
+_TOGETHER = 64  # columns are joined up to this many combinations of values,
+_TOGETHER_IN_FIT = 32  # or this many when there are few configs
+_BLOCK = 64  # rows of a triangular matrix that are multiplied at a time
+_PAIRS = 1 << 14  # possible combinations; above this, columns are not joined
 
 
 class Joined:
     """Codes of some configs, with columns joined as long as few combinations of their values occur.
 
-    A kernel is then a product of a few look-ups instead of one a column. `order` has columns that belong together side
-    by side.
+    A kernel is then a product of a few lookups instead of one per column. In `order`, columns that are best joined are
+    adjacent.
     """
 
     def __init__(self, columns: Ints, order: Sequence[int] | None = None, most: int = _TOGETHER) -> None:
         self.columns = columns
-        # Of each group its columns, the combinations of their codes that occur, and which of them each config has.
+        # For each group: its columns, the combinations of codes that occur, and the index of each config's combination.
         self.groups: list[tuple[list[int], Ints, Ints]] = []
         for i in order if order is not None else range(len(columns)):
             codes, places = columns[i], int(columns[i].max(initial=0)) + 1
@@ -58,7 +58,7 @@ class Joined:
             self.groups.append(([i], seen[None, :], which))
 
     def part(self, places: Ints) -> Joined:
-        """Some of the configs."""
+        """The same for some of the configs."""
         part = Joined(self.columns[:0])
         part.columns = self.columns[:, places]
         part.groups = [(members, combinations, which[places]) for members, combinations, which in self.groups]
@@ -66,7 +66,7 @@ class Joined:
 
 
 def _distinct(codes: Ints) -> tuple[Ints, Ints]:
-    """The codes that occur, in order, and which of them each one is."""
+    """The distinct codes in order, and the index of each element's code among them."""
     seen = np.flatnonzero(np.bincount(codes))
     number = np.empty(int(seen[-1]) + 1 if len(seen) else 1, dtype=np.int64)
     number[seen] = np.arange(len(seen))
@@ -74,7 +74,7 @@ def _distinct(codes: Ints) -> tuple[Ints, Ints]:
 
 
 class Covariance:
-    """The kernel's hyperparameters, and the tables that follow from them."""
+    """The kernel's hyperparameters, and the tables computed from them."""
 
     def __init__(self, distances: Sequence[Floats]) -> None:
         self._shapes = [d.shape for d in distances]
@@ -95,7 +95,7 @@ class Covariance:
         return list(zip(self._logs[:width].tolist(), self._logs[width : 2 * width].tolist(), strict=True))
 
     def centre(self, settings: Mapping[int, tuple[float, float]]) -> None:
-        """Expect these settings of some columns, and start from them."""
+        """Use these settings as the prior centre of some columns, and start from them."""
         for column, (length, weight) in settings.items():
             self._centre[column], self._centre[self._width + column] = length, weight
         self._logs = self._centre.copy()
@@ -107,19 +107,19 @@ class Covariance:
         return [float(log) for log in self._logs]
 
     def recall(self, logs: Sequence[float]) -> None:
-        """Take hyperparameters that were fitted before; ValueError where they are not of such a kernel."""
+        """Restore hyperparameters that were fitted before; ValueError if they do not belong to such a kernel."""
         if len(logs) != len(self._logs) or not np.isfinite(logs).all():
             raise ValueError(f"{len(self._logs)} finite hyperparameters are needed")
         self._logs = np.array(logs, dtype=np.float64)
         self._tabulate()
 
     def importances(self) -> Floats:
-        """How much each knob matters, in shares of 1: how far its values lie apart in the fitted kernel."""
+        """The importance of each knob, with a sum of 1: how far apart its values are in the fitted kernel."""
         spans = np.array([1.0 - table.min() for table in self.tables])
         return np.asarray(spans / max(float(spans.sum()), _JITTER))
 
     def between(self, left: Ints, right: Ints | Joined) -> Floats:
-        """The kernel of each row of codes on the left with each *column* of codes on the right."""
+        """The kernel between each row of codes on the left and each *column* of codes on the right."""
         right = right if isinstance(right, Joined) else Joined(right)
         tables = []
         for members, combinations, _ in right.groups:
@@ -127,16 +127,16 @@ class Covariance:
         return np.asarray(_looked_up(tables, right, len(left)).T)
 
     def over(self, configs: Joined) -> list[Floats]:
-        """The kernel of the combinations of each group with each other."""
+        """For each group, the kernel between all pairs of its combinations."""
         return [
             _product(self.tables[i][c].take(c, 1) for i, c in _each(members, combinations))
             for members, combinations, _ in configs.groups
         ]
 
     def fit(self, codes: Ints, y: Floats, steps: int) -> float:
-        """Move the hyperparameters to where the observations are likeliest, from where they are (Adam's rule).
+        """Move the hyperparameters towards the maximum of the posterior, from their current values (with Adam).
 
-        Gives the negative logarithm of that likelihood, times the prior.
+        Returns the negative log posterior.
         """
         observed = self._observed(codes)
         logs = self._logs.copy()
@@ -175,7 +175,7 @@ class Covariance:
         return _Observed(configs, cells, members, columns)
 
     def _loss(self, logs: Floats, observed: _Observed, y: Floats) -> tuple[float, Floats]:
-        """The negative log posterior, with mean and amplitude at their best values, and its slope."""
+        """The negative log posterior, with mean and amplitude at their optimum, and its gradient."""
         width, n = self._width, len(y)
         noise = math.exp(logs[-1]) + _LEAST_NOISE
         w = np.exp(logs[width:-1])[self._column]
@@ -199,7 +199,7 @@ class Covariance:
         inner = inverse - np.outer(pull, pull / amplitude)
         slope = off / self._spread
         slope[-1] += 0.5 * (noise - _LEAST_NOISE) * np.trace(inner)
-        # Summed by pairs of values first: a knob has far fewer values than there are observations.
+        # Sums over pairs of values first: a knob has far fewer values than there are observations.
         inner *= kernel
         wide = inner @ observed.members
         pairs = np.concatenate([(observed.members[:, own].T @ wide[:, own]).ravel() for own in observed.columns])
@@ -212,16 +212,16 @@ class Covariance:
 
 @dataclass(frozen=True)
 class _Observed:
-    """Configs that a kernel is fitted to, and where their kernel is found in the tables of all columns."""
+    """Configs that a kernel is fitted to, and the indices of their kernel in the tables of all columns."""
 
     configs: Joined
-    cells: list[Ints]  # by group: of each column, and of each combination with each config
-    members: Floats  # 1 where a config has a code, all columns side by side
-    columns: list[slice]  # where in it each column is
+    cells: list[Ints]  # by group: table indices for each column, combination and config
+    members: Floats  # one-hot codes, all columns side by side
+    columns: list[slice]  # the slice of `members` for each column
 
 
 def _inverted(lower: Floats) -> Floats:
-    """The inverse of a triangle, by its parts: a third of the work of inverting a full matrix."""
+    """The inverse of a triangular matrix, computed by blocks: a third of the work of a full inverse."""
     n = len(lower)
     if n <= _BLOCK:
         return np.asarray(np.linalg.inv(lower), dtype=np.float64)
@@ -245,7 +245,7 @@ def _product(tables: Iterable[Floats]) -> Floats:
 
 
 def _looked_up(tables: Sequence[Floats], configs: Joined, width: int) -> Floats:
-    """The product over groups of the rows of their tables: for each config that of its combination."""
+    """The product over groups of table rows: for each config, the row of its combination."""
     result: Floats = np.ones((configs.columns.shape[1], width))
     for table, (_, _, which) in zip(tables, configs.groups, strict=True):
         result *= table.take(which, 0)
@@ -253,9 +253,10 @@ def _looked_up(tables: Sequence[Floats], configs: Joined, width: int) -> Floats:
 
 
 class Posterior:
-    """What a kernel and observations say of every config of a pool. An observation more costs one pass over the pool.
+    """Mean and uncertainty of every config of a pool, given a kernel and observations. Adding an observation takes one
+    pass over the pool.
 
-    Observations are places in the pool.
+    Observations are given as places in the pool.
     """
 
     def __init__(self, kernel: Covariance, pool: Joined, noise: float | None = None) -> None:
@@ -265,29 +266,29 @@ class Posterior:
         self._half = np.zeros((64, 64))  # the inverse of the Cholesky factor
         self._rows = np.empty((64, pool.columns.shape[1]))
         self._explained = np.zeros(pool.columns.shape[1])
-        self._amplitude = 1.0  # as `predict` last found it
+        self._amplitude = 1.0  # from the last call of `predict`
         self.size = 0
 
     def _cross(self, places: Sequence[int]) -> Floats:
-        """The kernel of these places with the whole pool."""
+        """The kernel between these places and the whole pool."""
         tables = [t.take(g[2][places], 1) for t, g in zip(self._tables, self._pool.groups, strict=True)]
         return np.asarray(_looked_up(tables, self._pool, len(places)).T)
 
     def start(self, places: Sequence[int]) -> None:
-        """Observe all these at once."""
+        """Add all of these observations at once, as the first."""
         n = len(places)
         self._make_room(n)
         cross = self._cross(places)
         lower = np.linalg.cholesky(cross[:, places] + self._noise * np.eye(n))
         half = self._half[:n, :n] = _inverted(np.asarray(lower, dtype=np.float64))
-        for low in range(0, n, _BLOCK):  # a triangle: the first rows have few columns
+        for low in range(0, n, _BLOCK):  # triangular: the first rows have few columns
             high = min(low + _BLOCK, n)
             np.matmul(half[low:high, :high], cross[:high], out=self._rows[low:high])
         self._explained = np.einsum("ij,ij->j", self._rows[:n], self._rows[:n])
         self.size = n
 
     def add(self, place: int) -> None:
-        """Observe one more."""
+        """Add one observation."""
         n = self.size
         self._make_room(n + 1)
         cross = self._cross([place])[0]
@@ -300,7 +301,7 @@ class Posterior:
         self.size = n + 1
 
     def add_all(self, places: Sequence[int]) -> None:
-        """Observe some more, which is quicker than one after another."""
+        """Add several observations, which is faster than one at a time."""
         n, end = self.size, self.size + len(places)
         self._make_room(end)
         cross = self._cross(places)
@@ -314,7 +315,7 @@ class Posterior:
         self.size = end
 
     def widen(self, pool: Joined, observed: Sequence[int]) -> None:
-        """Its pool has grown at the end; these places were observed so far."""
+        """Extend the posterior to a pool that has grown at its end; `observed` are the places observed so far."""
         n, before = self.size, self._rows.shape[1]
         fresh = pool.part(np.arange(before, pool.columns.shape[1]))
         self._pool, self._tables = pool, self._kernel.over(pool)
@@ -325,7 +326,7 @@ class Posterior:
         self._explained = np.concatenate([self._explained, np.einsum("ij,ij->j", rows[:n], rows[:n])])
 
     def part(self, places: Ints) -> Posterior:
-        """The same of some places only, which then count from 0; it goes its own way from here."""
+        """An independent copy restricted to some places, which are then numbered from 0."""
         part = Posterior(self._kernel, self._pool.part(places), self._noise)
         n = self.size
         part._make_room(n)
@@ -337,7 +338,7 @@ class Posterior:
         return part
 
     def imagine(self, places: Sequence[int]) -> None:
-        """Observe some more that end as predicted: only how unsure it is changes from here, with its scale."""
+        """Add observations that end as predicted: only the uncertainty and its scale change."""
         self._amplitude *= (self.size + _PRIOR_WEIGHT) / (self.size + len(places) + _PRIOR_WEIGHT)
         if len(places) == 1:
             self.add(places[0])
@@ -345,7 +346,7 @@ class Posterior:
             self.add_all(places)
 
     def predict(self, y: Floats, mean: float | None = None) -> tuple[Floats, Floats]:
-        """Mean and standard deviation over the pool, given what was observed; its own mean unless one is given."""
+        """Mean and standard deviation over the pool, given observations `y`; estimates the mean unless one is given."""
         n = self.size
         half = self._half[:n, :n]
         ones = half.sum(axis=1)
@@ -376,5 +377,5 @@ def _matern(r: Floats, decay: Floats | None = None) -> Floats:
 
 
 def _matern_slope(r: Floats, decay: Floats) -> Floats:
-    """Its slope by the logarithm of the length."""
+    """Its derivative with respect to the logarithm of the length."""
     return np.asarray((5.0 / 3.0) * r * r * (1.0 + _ROOT5 * r) * decay)

@@ -1,7 +1,7 @@
 """Guides: the cost models of the `model` strategy.
 
-What they learn from a trial (`Lessons`), the expected improvement of a config, and the guide made of a Gaussian
-process, alone or together with trees.
+This module has the lessons that guides learn from (`Lessons`), the expected improvement of a config, and the guide made
+of a Gaussian process, alone or together with trees.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from deepgen.vocabulary import Trial, Verdict
 
 
 class Guide(Protocol):
-    """Learns from trials, and says of each config in a pool how much its trial may bring."""
+    """Learns from trials, and predicts how much a trial of each config in a pool may gain."""
 
     def general(self) -> list[float]:
-        """What it knows of the knobs in general, which takes longest to learn."""
+        """The hyperparameters of the knobs, which take longest to learn."""
         ...
 
     def recall(self, general: Sequence[float]) -> None:
-        """Know that without learning it; ValueError where it cannot have been learned here."""
+        """Restore these hyperparameters; ValueError if they cannot have been learned in this space."""
         ...
 
     def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
-        """Those of the trials that it wants to learn from, in the order of telling."""
+        """The trials that it will learn from, in the order of telling."""
         ...
 
     def renew(self, pool: Pool, chosen: Sequence[Lesson], *, fit: bool = True) -> None:
-        """Learn again from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
+        """Learn again from the chosen trials, for a pool that contains their configs. This may take long; it is called
+        rarely.
 
-        Without `fit` it keeps what it knows of the knobs in general.
+        Without `fit` the hyperparameters stay as they are.
         """
         ...
 
     def hear(self, lessons: Sequence[Lesson]) -> None:
-        """Some trials more; their configs are in the pool. This must be quick."""
+        """Learn from some more trials, whose configs are in the pool. This must be fast."""
         ...
 
     def heir(self) -> Guide:
-        """Another one that knows the same of the knobs in general, to be renewed while this one continues."""
+        """A copy with the same hyperparameters, to be renewed while this one stays in use."""
         ...
 
     def widen(self) -> None:
-        """Its pool has grown at the end."""
+        """Adapt to a pool that has grown at its end."""
         ...
 
     def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
@@ -63,19 +64,19 @@ class Guide(Protocol):
         ...
 
 
-CLEARLY_SLOWER = 2.0  # times the best: a kernel that surely takes longer need not be run
+CLEARLY_SLOWER = 2.0  # times the best time: a kernel that certainly takes longer need not be run
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """How a config ended: its time, or None when it failed."""
+    """How a config ended: its time, or None if it failed."""
 
     rank: int
     seconds: float | None
 
 
 class Lessons:
-    """Hears the trials of a search in the order of telling."""
+    """Converts trials to lessons, in the order of telling."""
 
     def __init__(self) -> None:
         self._best = math.inf
@@ -83,8 +84,8 @@ class Lessons:
     def of(self, trial: Trial) -> list[Lesson]:
         """One lesson or none.
 
-        A failure is one: it may show a constraint of the machine. A kernel that was not run did not fail: it counts
-        as clearly slow. A time that could not be settled counts, but as no better than the best that was.
+        A failure is a lesson: it may reveal a constraint of the machine. A kernel that was not run did not fail: it
+        counts as clearly slow. A time that did not settle counts, but as no better than the best settled one.
         """
         if trial.seconds is not None:
             self._best = min(self._best, trial.seconds)
@@ -103,7 +104,7 @@ _GRID = np.linspace(-40.0, 10.0, 5001)
 
 
 def log_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
-    """The logarithm of the expected improvement on `best`, right also where that is next to nothing."""
+    """The logarithm of the expected improvement on `best`, accurate even where it is almost zero."""
     at = np.clip((best - mean) / spread, _GRID[0], _GRID[-1]) * 100.0 - 100.0 * _GRID[0]
     place = np.minimum(at.astype(np.int64), len(_GRID) - 2)
     gains, steps = _log_gain()
@@ -112,11 +113,11 @@ def log_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
 
 @lru_cache(maxsize=1)
 def _log_gain() -> tuple[Floats, Floats]:
-    """log(phi(z) + z Phi(z)) on the grid, and the steps between."""
+    """log(phi(z) + z Phi(z)) on the grid, and the differences between neighbours."""
     values = []
     for z in _GRID.tolist():
         density = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
-        if z < -8.0:  # the difference below would cancel: its series instead
+        if z < -8.0:  # the difference below would cancel: use its series instead
             values.append(density - 2.0 * math.log(-z) + math.log1p(-3.0 / (z * z)))
         else:
             values.append(math.log(math.exp(density) + 0.5 * z * math.erfc(-z / math.sqrt(2.0))))
@@ -124,9 +125,9 @@ def _log_gain() -> tuple[Floats, Floats]:
 
 
 def standardised(seconds: Floats) -> Floats:
-    """Times for a model: half their logarithm, half their rank as a normal score; mean 0, spread 1.
+    """Times for a model: half from their logarithms, half from ranks as normal scores; mean 0, standard deviation 1.
 
-    Ranks alone hide how much better the best is; logarithms alone let the slowest configs govern the fit.
+    Ranks alone hide how much better the best is; with logarithms alone the slowest configs dominate the fit.
     """
     logs = _scaled(np.log(seconds))
     ranks = _scaled(_normal_scores(len(seconds))[np.argsort(np.argsort(logs, kind="stable"), kind="stable")])
@@ -141,25 +142,26 @@ def _scaled(values: Floats) -> Floats:
 @lru_cache(maxsize=1024)
 def _normal_scores(n: int) -> Floats:
     normal = NormalDist()
-    upper = [-normal.inv_cdf((i + 0.5) / n) for i in range(n // 2)]  # the other half mirrors them
+    upper = [-normal.inv_cdf((i + 0.5) / n) for i in range(n // 2)]  # the other half mirrors it
     return np.array([*(-score for score in upper), *([0.0] * (n % 2)), *reversed(upper)])
 
 
-_MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
-_BEST = 120  # of which the fastest; the others are drawn from the rest
+_MOST = 200  # trials that are learned from; a Gaussian process over n trials costs n^2 per trial
+_BEST = 120  # the fastest of these; the others are drawn from the rest
 _FIRST_STEPS, _STEPS = 60, 12
-_PART = 5  # trees are trained again when trials have grown by one part in so many
-_WORKS = 0.9  # the chance that an unknown config works
-_DOUBT = 0.1  # the noise of right and wrong
-_FLOOR = 0.02  # no config is given up entirely
-_SHORT = 256  # configs among which several are chosen together, unless they turn out to be too few
-DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
+_PART = 5  # trees are retrained when the trials have grown by one part in this many
+_WORKS = 0.9  # the prior probability that a config works
+_DOUBT = 0.1  # the noise of the observations that a config works or fails
+_FLOOR = 0.02  # least probability: no config is ruled out entirely
+_SHORT = 256  # configs among which a batch is chosen at first
+DIGITS = 9  # acquisitions are rounded to these digits, so that rounding errors of another BLAS do not change a search
 
 
 class GaussianGuide:
-    """Time and chance to work, each a Gaussian process over the same kernel.
+    """The time and the probability to work, each a Gaussian process over the same kernel.
 
-    With `trees`, the expected time is the mean of the process's and theirs; how unsure it is, the process says.
+    With `trees`, the expected time is the mean of the process's and the trees' predictions; the uncertainty is the
+    process's.
     """
 
     def __init__(self, encoding: Encoding, seed: int, trees: Regressor | None = None) -> None:
@@ -167,7 +169,7 @@ class GaussianGuide:
         self._seed = seed
         self._fitted = False
         self._trees = trees
-        self._trained = 0  # trials that the trees know
+        self._trained = 0  # trials that the trees were trained on
 
     def general(self) -> list[float]:
         return self.kernel.logs
@@ -178,11 +180,11 @@ class GaussianGuide:
 
     def heir(self) -> GaussianGuide:
         heir = copy(self)
-        heir.kernel = copy(self.kernel)  # a fit replaces what it holds, and changes none of it
+        heir.kernel = copy(self.kernel)  # a fit replaces its arrays without modifying them
         return heir
 
     def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
-        """All, or when they are many the fastest and some of the others."""
+        """All of them, or if there are many, the fastest ones and some of the others."""
         if len(lessons) <= _MOST:
             return list(lessons)
         order = sorted(range(len(lessons)), key=lambda i: (lessons[i].seconds is None, lessons[i].seconds or 0.0))
@@ -212,7 +214,7 @@ class GaussianGuide:
 
     def hear(self, lessons: Sequence[Lesson]) -> None:
         if self._trees is None or len(self._tried) >= _MOST:
-            self._hear(lessons)  # the trees learn of it when all is renewed
+            self._hear(lessons)  # the trees learn of them at the next renewal
             return
         for one in lessons:
             self._hear([one])
@@ -237,10 +239,10 @@ class GaussianGuide:
             posterior.add_all(places)
 
     def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
-        """All is predicted once: one that ends as predicted changes how unsure the process is, not what it expects.
+        """Everything is predicted once: a trial that ends as predicted changes the uncertainty, not the expected times.
 
-        So what a config may bring only falls. Those that may bring most now are enough, until one of the others could
-        be better than the best of them.
+        So the expected improvement of a config can only fall. It is enough to look at the most promising configs, until
+        another one could be better than the best of them.
         """
         acquisition = np.where(self._pool.open, np.round(self._acquisition(), DIGITS), -np.inf)
         count = min(count, int(np.isfinite(acquisition).sum()))
@@ -253,7 +255,7 @@ class GaussianGuide:
         return chosen
 
     def _chosen(self, count: int, pending: Sequence[int], acquisition: Floats, most: int) -> list[int] | None:
-        """Choose among the most promising configs; None where others could be better."""
+        """Choose among the most promising configs; None if others could be better."""
         least = np.partition(acquisition, -most)[-most] if most < len(acquisition) else -np.inf
         short = np.flatnonzero((acquisition >= least) & np.isfinite(acquisition))
         others = float(acquisition[acquisition < least].max(initial=-np.inf))
@@ -275,7 +277,7 @@ class GaussianGuide:
         return places[chosen].tolist()  # type: ignore[no-any-return]
 
     def _acquisition(self) -> Floats:
-        """How much a trial of each config in the pool may bring, as a logarithm."""
+        """The logarithm of the expected gain from a trial of each config in the pool."""
         results = self._results()
         self._mean, spread = self._time.predict(results)
         if self._trees is not None:

@@ -1,12 +1,12 @@
 """The default strategy: search guided by a cost model from the first trials on.
 
-A few configs far apart, then always the config from which the model expects the most improvement, times the chance
-that it works at all. Trials that are still running count as if they had ended as predicted, so that a batch spreads.
-If there are related earlier studies, the first configs come from them.
+It begins with a few configs far apart, then always takes the config with the largest expected improvement times the
+probability that it works. Running trials count as if they had ended as predicted, so that the configs of a batch
+differ. If there are related earlier studies, the first configs come from them.
 
-Fitting the model, drawing a pool and predicting it take as long as several trials on a quick device. While trials are
-running this is done in a thread, with the previous model in use meanwhile. When the new model takes over depends only
-on the asks and tells, so a search is reproducible at any thread speed.
+Fitting the model, drawing a pool of configs and predicting them takes as long as several trials on a fast device. While
+trials are running this happens in a thread, and the previous model stays in use. The point at which the new model takes
+over depends only on the asks and tells, so a search is reproducible at any thread speed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from deepgen.tuning.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
 from deepgen.vocabulary.codec import Serializable
 
-DESIGN = 8  # configs far apart, before the model speaks,
+DESIGN = 8  # configs far apart, before the model is used,
 INFORMED = 6  # or this many that earlier studies rate highly
-CORNERS = 1_000  # configs among which they are chosen: enough to reach corners, not so many that all seeds agree
+CORNERS = 1_000  # configs from which they are chosen: enough to include corners, few enough that seeds differ
 JUDGED_AT = (16, 32, 64)  # correct trials
-TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
-LEARN = 3  # correct trials, without which there is nothing to learn from
-WHOLE = 20_000  # the largest space that is looked at whole
-DRAWN = 4_096  # configs that are drawn of a larger one,
-GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
-# Once there are more trials than LATE each must be cheap:
-LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
-LATE_DRAW = 100  # drawn again after this many trials,
+TOP_SHARE, TOP_LEAST = 0.02, 40  # share of the pool that earlier studies rate highest, and the least number
+LEARN = 3  # correct trials needed before the model learns
+WHOLE = 20_000  # the largest space that is used as a whole
+DRAWN = 4_096  # configs drawn from a larger one,
+GROWTH = 1.25  # the model is refitted when the number of trials has grown by this factor
+# With more than LATE trials each one must be cheap:
+LATE, LATE_DRAWN = 200, 2_048  # fewer configs are considered,
+LATE_DRAW = 100  # the pool is redrawn after this many trials,
 AHEAD = 16  # and this many are chosen together
-LEAST_LAG, LAG = 3, 16  # trials that are told while it is renewed: a batch with two compilers; one in so many
-AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
+LEAST_LAG, LAG = 3, 16  # trials told during a renewal: at least a batch with two compilers, or one trial in LAG
+AROUND = 5  # the best configs, whose neighbours join the pool when the space is too large to be used whole
 
 
 class Model:
@@ -62,15 +62,15 @@ class Model:
         self._learned: list[Lesson] = []
         self._right = 0
         self._pending: dict[int, None] = {}
-        self._first = 0  # configs that were chosen before the model spoke
-        self._judged = 0  # how often earlier studies were judged
+        self._first = 0  # configs that were chosen before the model was used
+        self._judged = 0  # how often earlier studies were checked
         self._prior = Prior(setting.space, setting.history)
         self._trusts = bool(self._prior.names)  # whether configs are expected to be as fast as in earlier studies
         self._begin()
 
     @property
     def learned_from(self) -> list[str]:
-        """The earlier studies that guide this search; none once they were found to mislead."""
+        """The earlier studies that guide this search; empty once they proved misleading."""
         return self._prior.names if self._trusts else []
 
     def ask(self, n: int) -> list[dict[str, Any]]:
@@ -99,19 +99,19 @@ class Model:
         self._right += trial.seconds is not None
 
     def _begin(self) -> None:
-        """Without an encoding and a guide: the first config may be a start, which must not wait for them."""
+        """Leave the encoding and the guide to first use: the first config may be a given start, which must not wait."""
         self.__dict__.pop("_encoding", None)
         self.__dict__.pop("_guide", None)
         self._pool: Pool | None = None
         self._corners: Design | None = None
         self._favourites: Design | None = None
-        self._drawn = 0  # trials told when the pool was drawn
-        self._renewed_with: list[int] = []  # ranks that were in progress when the guide was renewed
-        self._heard: list[int] = []  # trials told when the guide was renewed, and when it heard of more
+        self._drawn = 0  # number of trials told when the pool was drawn
+        self._renewed_with: list[int] = []  # ranks in progress when the guide was renewed
+        self._heard: list[int] = []  # number of trials told when the guide was renewed, and at each update since
         self._next_renewal = 0
         self._next_fit = 0
         self._planned: list[int] = []
-        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # in progress
+        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # the renewal in progress
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -143,12 +143,12 @@ class Model:
     # The first configs -------------------------------------------------------------------------------------------
 
     def _too_early(self) -> bool:
-        """Whether there is too little to learn from."""
+        """Whether there are too few trials to learn from."""
         enough = INFORMED if self._trusts else DESIGN
         return self._first < enough or self._right < LEARN
 
     def _take_first(self, ranks: list[int]) -> bool:
-        """Take a config that is far from all before it: one that earlier studies like, or any."""
+        """Take a config far from all earlier ones: one that earlier studies rate highly, or any."""
         if self._corners is None or self._favourites is None:
             self._drawn = len(self._learned)
             self._pool = self._drawing(self._learned, self._drawn, self._pending)()
@@ -164,14 +164,14 @@ class Model:
         return True
 
     def _most_expected(self, pool: Pool) -> Any:
-        """The places from which earlier studies expect most, the best first."""
+        """The places in the pool that earlier studies expect to be fastest, best first."""
         if not self._trusts:
             return np.empty(0, dtype=np.int64)
         count = max(TOP_LEAST, int(TOP_SHARE * len(pool.ranks)))
         return np.argsort(self._prior.expected(pool.columns.T), kind="stable")[:count]
 
     def _judge_prior(self) -> None:
-        """Drop earlier studies that mislead: judged when the trials are few, and again when there are more."""
+        """Drop earlier studies that mislead, checked at each of JUDGED_AT correct trials."""
         if not self._trusts or self._judged == len(JUDGED_AT) or self._right < JUDGED_AT[self._judged]:
             return
         self._judged += 1
@@ -181,16 +181,16 @@ class Model:
             self._trusts = False
             self._begin()
 
-    # The guided ones ---------------------------------------------------------------------------------------------
+    # Guided configs ----------------------------------------------------------------------------------------------
 
     def _take_best(self, n: int, ranks: list[int]) -> None:
-        """Take the configs from which most is expected."""
+        """Take the configs with the largest expected improvement."""
         pool = self._learn()
         for place in self._guide.ahead(n - len(ranks), [pool.place[rank] for rank in self._pending]):
             self._took(pool.ranks[place], ranks)
 
     def _take_planned(self, n: int, ranks: list[int]) -> None:
-        """Take what was chosen together, and choose again when that is used up."""
+        """Take configs from a batch chosen together, and choose the next batch when it is used up."""
         while len(ranks) < n:
             if not self._planned:
                 pool = self._learn()
@@ -201,11 +201,11 @@ class Model:
             self._took(self._planned.pop(0), ranks)
 
     def _learn(self) -> Pool:
-        """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
+        """Bring the guide up to date: incrementally for each trial, and by a full renewal at growing intervals."""
         self._corners = self._favourites = None
         n, stuck = len(self._learned), self._is_stuck()
         if self._renewal is None and (stuck or n >= self._next_renewal):
-            # Where trials are in progress, there is time. Trees are not renewed aside: they are not made for it.
+            # Trials in progress leave time for a renewal in a thread. Trees do not support this.
             aside = not stuck and self._pending and self._library == "numpy"
             later = max(LEAST_LAG, n // LAG) if aside else 0
             fit, reuses = n <= LATE or n >= self._next_fit, self._reuses_pool(n)
@@ -221,15 +221,15 @@ class Model:
         return self._pool
 
     def _is_stuck(self) -> bool:
-        """Whether the guide cannot continue: there is none yet, nothing is left, or trials were told that nobody asked
-        for."""
+        """Whether the guide cannot continue: it does not exist yet, no configs are left, or trials were told that were
+        never asked for."""
         if self._pool is None or not self._heard or not self._pool.open.any():
             return True
         place = self._pool.place
         return any(t.rank not in place for t in self._learned[self._heard[-1] :])
 
     def _renew(self, renewal: Renewal) -> None:
-        """Learn from the ground up; aside where there is time, while the guide that there is continues."""
+        """Renew the guide from all chosen trials: in a thread if time allows, while the current guide stays in use."""
         chosen = self._guide.choose(self._learned[: renewal.after])
         pool = self._pool if self._reuses_pool(renewal.after) else None
         drawing = self._drawing(chosen, renewal.drawn, renewal.pending) if pool is None else None
@@ -245,7 +245,7 @@ class Model:
         self._renewal = renewal, in_background(work) if aside else _of(work())
 
     def _take_over(self, renewal: Renewal, ready: Future[tuple[Pool, Guide]]) -> None:
-        """Go on with the renewed guide, which then hears of what was told meanwhile."""
+        """Switch to the renewed guide, and tell it the trials that ended meanwhile."""
         self._pool, self._guide = ready.result()
         self._renewal, self._drawn = None, renewal.drawn
         meanwhile = self._learned[renewal.after :]
@@ -261,24 +261,24 @@ class Model:
             self._heard.append(len(self._learned))
 
     def _reuses_pool(self, trials: int) -> bool:
-        """Whether the pool there is holds the whole space, and that is still looked at whole."""
+        """Whether the current pool holds the whole space, and may still be used."""
         return self._pool is not None and self._fresh.count <= self._limit(trials)
 
     def _limit(self, trials: int) -> int:
         return LATE_DRAWN if trials > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
 
     def _drawing(self, lessons: Sequence[Lesson], drawn: int, pending: Iterable[int]) -> Callable[[], Pool]:
-        """Draws the pool after that many trials; one that holds a whole space depends on that alone."""
+        """A function that draws the pool after that many trials; a pool of the whole space depends on that only."""
         right = [t for t in lessons if t.seconds is not None]
         best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
         needed = [*pending, *(t.rank for t in lessons)]
         limit, seed = self._limit(drawn), self._seed + drawn
         return partial(draw_pool, self._encoding, set(self._fresh.taken), needed, [t.rank for t in best], limit, seed)
 
-    # Going on from a state -----------------------------------------------------------------------------------------
+    # Saving and restoring the state --------------------------------------------------------------------------------
 
     def state(self) -> JsonObject | None:
-        """None while the guide has not learned yet: then it is quick to ask again."""
+        """The state; None until the guide has learned, because repeating the asks is quick then."""
         if not self._heard:
             return None
         heard = dict.fromkeys(self._heard)
@@ -328,39 +328,39 @@ class Model:
 
 @dataclass(frozen=True)
 class Renewal(Serializable):
-    """What a renewal of the guide starts from, and when it is used."""
+    """The input of a renewal of the guide, and when its result comes into use."""
 
-    after: int  # trials told when it began
-    due: int  # trials told from which on it is used
+    after: int  # trials told when the renewal began
+    due: int  # number of trials told from which its result is used
     drawn: int  # trials told when its pool was drawn
     fit: bool
-    pending: tuple[int, ...]  # ranks that were in progress when it began
+    pending: tuple[int, ...]  # ranks in progress when the renewal began
 
     def fits(self, ranks: frozenset[int], learned: int) -> bool:
-        """Whether it can be of a search of such proposals and lessons."""
+        """Whether this may belong to a search with these proposals and lessons."""
         return 0 <= self.drawn <= self.after <= min(self.due, learned) and ranks.issuperset(self.pending)
 
 
 @dataclass(frozen=True)
 class Checkpoint(Serializable):
-    """Small: the pool and the guide's posteriors are made again, only what took long to learn is kept."""
+    """The saved state. It is small: it has only what took long to learn; the pool and the posteriors are recomputed."""
 
-    starts: int  # of the configs not proposed yet: how many starts are left,
-    position: int  # and how far the random order was followed
+    starts: int  # of the configs not proposed yet: how many given starts are left,
+    position: int  # and the position in the random order
     first: int
     judged: int
     trusts: bool
-    general: tuple[float, ...]  # what the guide knows of the knobs in general
-    drawn: int  # trials told when the pool was drawn
-    pending: tuple[int, ...]  # ranks that were in progress when the guide was renewed
-    heard: tuple[int, ...]  # trials told when the guide was renewed, and at each time that it heard of more
+    general: tuple[float, ...]  # the guide's hyperparameters
+    drawn: int  # number of trials told when the pool was drawn
+    pending: tuple[int, ...]  # ranks in progress when the guide was renewed
+    heard: tuple[int, ...]  # number of trials told when the guide was renewed, and at each update since
     next_renewal: int
     next_fit: int
     planned: tuple[int, ...]
-    renewal: Renewal | None  # in progress
+    renewal: Renewal | None  # the renewal in progress
 
     def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
-        """Whether it can be of a search in a space of `count` configs of such proposals and lessons."""
+        """Whether this may belong to a search with these proposals and lessons, in a space of `count` configs."""
         numbers = (self.starts, self.position, self.first, self.judged, self.drawn, self.next_renewal, self.next_fit)
         return (
             min(numbers) >= 0

@@ -1,5 +1,5 @@
 """Linear algebra in one thread. The matrices of a search are small, and compilers use the other cores meanwhile:
-waiting for a library's helper threads would take many times as long as the work.
+waiting for a BLAS library's helper threads would take many times as long as the work.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 _NAMES = [f"{library}_%s_num_threads{ending}" for library in ("scipy_openblas", "openblas") for ending in ("64_", "")]
 _lock = Lock()
-_inside: list[int] = []  # the library's own number of threads, once for each that is inside
+_inside: list[int] = []  # the library's own number of threads, once per active context
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """While inside, OpenBLAS, which numpy mostly comes with, uses one thread. Other libraries continue as they are."""
+    """Limit OpenBLAS, which most numpy builds use, to one thread in this context. Other libraries are not affected."""
     functions = _functions()
     if functions is None:
         yield
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Its result, or what it raised. A thread that nobody waits for ends with the process."""
+    """Run `work` in a thread, for its result or error. A thread that nobody waits for ends with the process."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -56,11 +56,11 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 @lru_cache(maxsize=1)
 def _functions() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """How the library that numpy uses is asked for its number of threads, and told."""
+    """The functions that read and set the number of threads of numpy's library."""
     from numpy.linalg import _umath_linalg
 
     try:
-        library = ctypes.CDLL(_umath_linalg.__file__)  # what it was linked with is looked through as well
+        library = ctypes.CDLL(_umath_linalg.__file__)  # symbols of the libraries it links to are found too
     except OSError:
         return None
     for name in _NAMES:

@@ -27,11 +27,11 @@ class Random:
         return self._fresh.configs(ranks + self._fresh.random(n - len(ranks)))
 
     def tell(self, trial: Trial) -> None:
-        """Chance learns nothing."""
+        """Random search ignores results."""
 
 
 class Exhaustive:
-    """Walks the space by rank. Options: `start_from`, the first place; `shuffled`, a seeded order instead of rank's."""
+    """Goes through the space by rank. Options: `start_from`, the first place; `shuffled`, a seeded random order."""
 
     OPTIONS: ClassVar[Mapping[str, Any]] = {"start_from": 0, "shuffled": False}
 
@@ -58,10 +58,10 @@ class Exhaustive:
 
 
 _OPTIONS = {
-    "warm_up": 10,  # random configs, from the best of which the walk starts
-    "temperature": 0.2,  # how much slower, in logarithm of time, a step may be at first with a chance of 1/e
-    "cooling": 0.97,  # the temperature's factor at each trial
-    "patience": 20,  # trials without a step, after which the walk goes back to the best config
+    "warm_up": 10,  # random configs; the walk starts from the best of them
+    "temperature": 0.2,  # initial slowdown, as a logarithm, that is accepted with probability 1/e
+    "cooling": 0.97,  # factor on the temperature after each trial
+    "patience": 20,  # trials without a step after which the walk returns to the best config
 }
 
 
@@ -76,7 +76,7 @@ class Annealing:
         self._patience, self._warm_up = int(options["patience"]), int(options["warm_up"])
         self._fresh = Fresh(setting)
         self._rng = np.random.default_rng(setting.seed)
-        self._here: tuple[float, int] | None = None  # the logarithm of the time, and the rank
+        self._here: tuple[float, int] | None = None  # logarithm of the time, and rank
         self._best: tuple[float, int] | None = None
         self._heard = 0
         self._stuck = 0  # trials since the last step
@@ -111,7 +111,7 @@ class Annealing:
         return worse <= 0.0 or bool(self._rng.random() < math.exp(-worse / max(self._temperature, 1e-9)))
 
     def _step(self) -> list[int]:
-        """A new neighbour of where the walk stands, or a random config where there is none."""
+        """A new neighbour of the walk's current config, or a random config if there is none."""
         if self._here is not None and len(self._fresh.taken) >= self._warm_up:
             space = self._fresh.space
             around = [space.rank(c) for c in space.neighbors(space.at(self._here[1]))]
@@ -122,7 +122,7 @@ class Annealing:
 
 
 _EVOLUTION = {
-    "population": 20,  # the best configs so far, from which parents come
+    "population": 20,  # the best configs so far, from which parents are drawn
     "mutation": 0.4,  # the share of children that change one knob of one parent
     "tournament": 3,  # a parent is the best of this many drawn ones
 }
@@ -130,7 +130,7 @@ _TRIES = 20
 
 
 class Evolution:
-    """The strategy `evolution`. It has no generations: each trial may enter the population at once."""
+    """The strategy `evolution`. There are no generations: each trial may enter the population at once."""
 
     OPTIONS: ClassVar[Mapping[str, Any]] = _EVOLUTION
 
@@ -140,7 +140,7 @@ class Evolution:
         self._mutation = float(options["mutation"])
         self._fresh = Fresh(setting)
         self._rng = np.random.default_rng(setting.seed)
-        self._population: list[tuple[float, int]] = []  # time and rank, the fastest first
+        self._population: list[tuple[float, int]] = []  # time and rank, fastest first
 
     def ask(self, n: int) -> list[dict[str, Any]]:
         ranks = self._fresh.starts(n)
@@ -174,7 +174,7 @@ Config = dict[str, Any]
 
 
 def tournament(population: Sequence[tuple[float, int]], draws: int, rng: np.random.Generator) -> int:
-    """The rank of the best of some drawn members."""
+    """The rank of the best of several randomly drawn members."""
     return min(population[int(i)] for i in rng.integers(len(population), size=draws))[1]
 
 
@@ -185,7 +185,7 @@ def mutate(space: Space, config: Mapping[str, Any], rng: np.random.Generator) ->
 
 
 def mix(space: Space, one: Mapping[str, Any], other: Mapping[str, Any], rng: np.random.Generator) -> Config | None:
-    """Each knob from either parent; where the requirements refuse that, knob by knob towards the other parent."""
+    """Take each knob from either parent; if the result is invalid, repair it knob by knob from the first parent."""
     sources = {name: one if rng.random() < 0.5 else other for name in {**one, **other}}
     child = {name: source[name] for name, source in sources.items() if name in source}
     return child if space.contains(child) else repair(space, child, one)

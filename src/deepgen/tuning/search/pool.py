@@ -1,4 +1,4 @@
-"""The configs a model evaluates: all of a small space; of a large one, samples and neighbours of the best configs.
+"""The configs that a model evaluates: all of a small space; of a large one, samples and neighbours of the best configs.
 
 The first configs of a search are chosen far apart (`Design`).
 """
@@ -16,7 +16,7 @@ from deepgen.tuning.search.gaussian import Joined
 
 
 class Pool:
-    """Ranks with their codes, and which of them may still be proposed."""
+    """Ranks with their codes, and whether each may still be proposed."""
 
     def __init__(self, encoding: Encoding, ranks: Sequence[int], taken: Iterable[int]) -> None:
         self.ranks = list(ranks)
@@ -29,11 +29,11 @@ class Pool:
 
     @cached_property
     def joined(self) -> Joined:
-        """The codes as a kernel wants them."""
+        """The codes with joined columns, as a kernel takes them."""
         return Joined(self.columns, self._order)
 
     def add(self, encoding: Encoding, ranks: Sequence[int]) -> None:
-        """Some more, which were proposed; at the end."""
+        """Append ranks that were already proposed."""
         self.place.update({rank: place for place, rank in enumerate(ranks, len(self.ranks))})
         self.ranks += ranks
         self.columns = np.hstack([self.columns, encoding.codes(ranks).T])
@@ -41,7 +41,7 @@ class Pool:
         self.__dict__.pop("joined", None)
 
     def close(self, rank: int) -> None:
-        """This rank was proposed."""
+        """Mark this rank as proposed."""
         place = self.place.get(rank)
         if place is not None:
             self.open[place] = False
@@ -50,9 +50,9 @@ class Pool:
 def draw_pool(
     encoding: Encoding, taken: set[int], needed: Sequence[int], best: Sequence[int], limit: int, seed: int
 ) -> Pool:
-    """A pool of about `limit` configs that holds those `needed` and what is one knob away from the `best`.
+    """A pool of about `limit` configs that includes the `needed` ones and those one knob away from the `best`.
 
-    Its order is random, so that the first of several equals is a fair choice.
+    Its order is random, so that taking the first of several equal configs is unbiased.
     """
     space = encoding.space
     size = space.size()
@@ -65,7 +65,7 @@ def draw_pool(
 
 
 class Design:
-    """Farthest-first choice among some places of a pool; a distance is the sum of the knobs' distances."""
+    """Farthest-first selection among some places of a pool; the distance is the sum of the knobs' distances."""
 
     def __init__(self, encoding: Encoding, pool: Pool, places: Ints) -> None:
         self._tables = encoding.distances[: len(encoding.knobs)]
@@ -74,7 +74,7 @@ class Design:
         self._nearest: Floats | None = None
 
     def next(self) -> int | None:
-        """The next place in the pool, if one is open among the candidates; at first, the first of them."""
+        """The next place in the pool, if a candidate is still open; initially the first candidate."""
         free = self._pool.open[self._places]
         if not free.any():
             return None
@@ -82,7 +82,7 @@ class Design:
         return int(self._places[int(np.argmax(score))])
 
     def keep_away(self, codes: Sequence[int]) -> None:
-        """From now on, be far from this config too."""
+        """Prefer configs far from this one too, from now on."""
         distance = np.zeros(len(self._places))
         for i, table in enumerate(self._tables):
             distance += table[codes[i]][self._columns[i]]

@@ -1,4 +1,4 @@
-"""Families that compete: each is searched by a strategy of its own, and trials go to those whose kernels are fast."""
+"""Competing families: each is searched by its own strategy, and families with faster kernels get more trials."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from deepgen.generators import FAMILY
 from deepgen.tuning.search.base import Past, Restorable, Setting, Strategy, StrategyKind
 from deepgen.vocabulary import JsonObject, Trial
 
-# A family whose best kernel takes twice as long gets an eighth of the trials of the leader's.
+# A family whose best kernel takes twice as long as the leader's gets an eighth of the leader's trials.
 _SHARPNESS = 3
-_HOPELESS = 0.01  # of the leader's trials: a smaller share is none
+_HOPELESS = 0.01  # share of the leader's trials below which a family gets none
 
 
 class Portfolio:
-    """First the best guess of every family; then each gets trials by how its best time compares with the leader's.
+    """Tries every family's best guess first; then each family gets trials by its best time relative to the leader's.
 
-    A family without a correct kernel yet waits for its guess, and gets few trials if that failed. The order depends on
-    what was asked and told alone.
+    A family without a correct kernel waits for the result of its guess, and gets few trials if that failed. The order
+    depends only on the asks and tells.
     """
 
     def __init__(self, kind: StrategyKind, setting: Setting) -> None:
@@ -36,7 +36,7 @@ class Portfolio:
 
     @property
     def learned_from(self) -> list[str]:
-        """The earlier studies that guide one of them."""
+        """The earlier studies that guide any of its strategies."""
         names = [name for part in self.parts.values() for name in getattr(part, "learned_from", ())]
         return list(dict.fromkeys(names))
 
@@ -55,14 +55,14 @@ class Portfolio:
         return configs
 
     def _shares(self, n: int) -> dict[str, int]:
-        """How many of the next n configs each family proposes; none where all are exhausted."""
+        """How many of the next n configs each family proposes; empty if all are exhausted."""
         left = [name for name in self.parts if name not in self._exhausted]
         fresh = [name for name in left if not self._asked[name]][:n]
         if fresh or not left:
             return dict.fromkeys(fresh, 1)
         weights = {name: self._weight(name) for name in left}
         if not any(weights.values()):
-            weights = {left[0]: 1.0}  # nothing is known yet: the family that is taken for the best
+            weights = {left[0]: 1.0}  # no result yet: use the family expected to be best
         asked, shares = dict(self._asked), dict.fromkeys(weights, 0)
         for _ in range(n):
             behind = min(weights, key=lambda name: (asked[name] + 1) / weights[name] if weights[name] else float("inf"))
@@ -84,7 +84,7 @@ class Portfolio:
         self._hear(name, trial)
 
     def _as_member(self, trial: Trial) -> tuple[str, Trial]:
-        """The trial as the strategy of its family knows it."""
+        """The trial in the form that its family's strategy expects."""
         name, config = str(trial.config[FAMILY]), _own(trial.config)
         return name, replace(trial, rank=self._spaces[name].rank(config), config=config)
 
@@ -120,12 +120,12 @@ class Portfolio:
 
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as its family knows it."""
+    """A config without the knob that names its family."""
     return {name: value for name, value in config.items() if name != FAMILY}
 
 
 def _of_family(past: Past, name: str) -> Past:
-    """What an earlier study says of one family."""
+    """The trials of one family in an earlier study."""
     if any(knob.name == FAMILY for knob in past.space.knobs):
         own = [replace(trial, config=_own(trial.config)) for trial in past.trials if trial.config[FAMILY] == name]
         return replace(past, trials=own, right=None)

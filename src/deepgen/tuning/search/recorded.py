@@ -1,4 +1,4 @@
-"""Recorded spaces: every config of a real kernel with what was measured, to try strategies on without hardware.
+"""Recorded spaces: every config of a real kernel with its measurement, to test strategies without hardware.
 
 A replay runs a strategy against such a space, and scores how near it came to the best config.
 """
@@ -18,14 +18,14 @@ from deepgen.tuning import search
 from deepgen.tuning.search.base import Past, Setting
 from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict, foreign
 
-# T4's words for configs that are not to be used.
+# T4's words for invalid configs.
 _INVALID = {
     "compile": Verdict.BUILD_FAILED,
     "runtime": Verdict.CRASHED,
     "correctness": Verdict.WRONG,
     "timeout": Verdict.TIMED_OUT,
 }
-# The hub's words for configs that gave no time. Older files write a very long time instead.
+# The hub's words for configs without a time. Older files write a very long time instead.
 _FAILURES = {"CompilationFailedConfig": Verdict.BUILD_FAILED, "RuntimeFailedConfig": Verdict.CRASHED}
 _NEVER = 1e20
 _MILLISECOND = 1e-3
@@ -33,7 +33,7 @@ _MILLISECOND = 1e-3
 
 @dataclass(frozen=True)
 class RecordedSpace:
-    """A space as a list of points, and the measurement of each."""
+    """A space given as a list of points, with the measurement of each."""
 
     name: str
     space: Space
@@ -62,7 +62,7 @@ class RecordedSpace:
 
 
 def read(path: str | Path) -> RecordedSpace:
-    """A recording, packed or not: a cache file of Kernel Tuner, as the benchmark hub has them, or a T4 file."""
+    """Read a recording, compressed or not: a cache file of Kernel Tuner, as in the benchmark hub, or a T4 file."""
     file = Path(path)
     data = document(file)
     pairs: list[tuple[dict[str, Any], Measurement]] = []
@@ -82,13 +82,13 @@ def read(path: str | Path) -> RecordedSpace:
 
 
 def document(file: Path) -> Any:
-    """The JSON of a recording, packed or not."""
+    """The JSON of a recording, compressed or not."""
     raw = foreign.read_bytes(file)
     return foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
 
 
 def from_trials(name: str, trials: Sequence[Trial]) -> RecordedSpace:
-    """The trials of a study as a recording: its space is what was tried."""
+    """The trials of a study as a recording: its space is the configs that were tried."""
     if not trials:
         raise BadInput(f"{name} has no finished trials to replay", allowed="a study with trials")
     return _from_pairs(name, ((trial.config, trial.measurement) for trial in trials))
@@ -102,24 +102,24 @@ def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]
 
 
 def config_of(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
-    """A knob that a config does not have, because another one makes it meaningless, is recorded as null."""
+    """The knobs of a config. A knob that another one makes meaningless is recorded as null and left out."""
     values = {name: record[name] for name in names}
     return {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if v is not None}
 
 
 def measurement_of(record: Mapping[str, Any]) -> Measurement:
-    """What a cache file says of a config."""
+    """The measurement of a config in a cache file."""
     time = record["__error__"] if "__error__" in record else record["time"]
     if isinstance(time, str):
         return Measurement(_FAILURES.get(time, Verdict.REFUSED), time)
     if not math.isfinite(time) or not 0.0 < time < _NEVER:
         return Measurement(Verdict.REFUSED, f"the recorded time is {time}")
-    # One sample: the score is defined on the recorded time, not on a median of its runs.
+    # A single sample: the score is defined on the recorded time, not on a median of runs.
     return Measurement(Verdict.CORRECT, samples=(float(time) * _MILLISECOND,))
 
 
 def _t4(record: Mapping[str, Any]) -> Measurement:
-    """What a T4 file says of a config: its objective's first measurement, in milliseconds."""
+    """The measurement of a config in a T4 file: its objective's first measurement, in milliseconds."""
     invalid = record.get("invalidity", "correct")
     if invalid != "correct":
         return Measurement(_INVALID.get(invalid, Verdict.REFUSED), str(invalid))
@@ -132,7 +132,7 @@ def _t4(record: Mapping[str, Any]) -> Measurement:
 
 @dataclass(frozen=True)
 class Contest:
-    """What is replayed: a strategy with its options, for that many evaluations, with what it may learn from."""
+    """What to replay: a strategy with its options, a number of evaluations, and earlier recordings to learn from."""
 
     strategy: str
     budget: int
@@ -144,7 +144,7 @@ class Contest:
 def replay(recorded: RecordedSpace, contest: Contest, seed: int) -> list[float]:
     """The score after each evaluation: best possible time / best time found so far; 0 until one is found.
 
-    A failed config is an evaluation too. A space that ends before the budget keeps its last score.
+    A failed config counts as an evaluation. If the space ends before the budget, the last score is repeated.
     """
     setting = Setting(recorded.space, seed, options=contest.options, history=contest.history)
     strategy = search.make(contest.strategy, setting)
@@ -165,7 +165,7 @@ def replay(recorded: RecordedSpace, contest: Contest, seed: int) -> list[float]:
 
 
 def interval(scores: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean score over seeds, by Student's t; no score lies outside 0 and 1."""
+    """The 95% interval of the mean score over seeds, by Student's t, clipped to the range from 0 to 1."""
     n = len(scores)
     if n < 2:
         return scores[0], scores[0]
@@ -174,7 +174,7 @@ def interval(scores: Sequence[float]) -> tuple[float, float]:
 
 
 def _student(freedom: int) -> float:
-    """The 97.5% point of Student's t: exact for 1 and 2, else Cornish and Fisher's expansion from the normal one."""
+    """The 97.5% point of Student's t: exact for 1 and 2, else a Cornish-Fisher expansion from the normal one."""
     if freedom <= 2:
         return (12.706, 4.303)[freedom - 1]
     z = 1.959964

@@ -1,6 +1,6 @@
 """Cost models as regressors: from encoded configs to standardised time, one per library.
 
-`numpy` is the Gaussian process and needs nothing more; `lightgbm` and `sklearn` are ensembles of boosted trees.
+`numpy` is the Gaussian process and needs no other package; `lightgbm` and `sklearn` are ensembles of boosted trees.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deepgen.vocabulary import BadInput, Missing
 
 LIBRARIES = ("numpy", "lightgbm", "sklearn")
 _PACKAGES = {"lightgbm": "lightgbm", "sklearn": "scikit-learn"}
-_MEMBERS = 3  # models in an ensemble of trees, each trained on its own draw of the trials
+_MEMBERS = 3  # models in an ensemble of trees, each trained on its own sample of the trials
 _TREES = 60
-_TOGETHER = 256  # combinations of values up to which columns are joined where many configs are predicted
-_FIRST_STEPS, _STEPS = 60, 15  # of fitting the process: a later fit starts from the one before
+_TOGETHER = 256  # columns are joined up to this many combinations, if many configs are predicted
+_FIRST_STEPS, _STEPS = 60, 15  # steps of fitting the process: later fits start from the previous one
 
 
 class Regressor(Protocol):
-    """Learns times, and tells which knobs matter."""
+    """Learns times, and estimates which knobs matter."""
 
     def fit(self, codes: Ints, y: Floats) -> None: ...
 
@@ -33,12 +33,12 @@ class Regressor(Protocol):
         ...
 
     def importances(self) -> Floats:
-        """How much each knob matters, in shares of 1."""
+        """The importance of each knob, with a sum of 1."""
         ...
 
 
 def make_regressor(library: str, encoding: Encoding, seed: int) -> Regressor:
-    """The regressor of that library, or a sentence that says what to install."""
+    """The regressor of that library; raises if it is not installed."""
     check_library(library)
     if library == "numpy":
         return GaussianRegressor(encoding)
@@ -46,7 +46,7 @@ def make_regressor(library: str, encoding: Encoding, seed: int) -> Regressor:
 
 
 def check_library(library: str) -> None:
-    """Refuse a library that is unknown or not installed. None is ever put in another's place."""
+    """Raise if a library is unknown or not installed. No other one is ever substituted."""
     if library not in LIBRARIES:
         raise BadInput(f"there is no cost model based on {library!r}", allowed="one of " + ", ".join(LIBRARIES))
     if library in _PACKAGES and importlib.util.find_spec(library) is None:
@@ -59,7 +59,7 @@ def check_library(library: str) -> None:
 
 
 class GaussianRegressor:
-    """The Gaussian process."""
+    """The Gaussian process as a regressor."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
@@ -84,7 +84,7 @@ class GaussianRegressor:
 
 
 class Trees:
-    """Boosted trees, several of them on different draws of the trials: their mean errs less than each."""
+    """Boosted trees, several on different samples of the trials: their mean has a smaller error than each of them."""
 
     def __init__(self, encoding: Encoding, seed: int, make: Callable[[int, int], Any]) -> None:
         self._encoding, self._seed, self._make = encoding, seed, make

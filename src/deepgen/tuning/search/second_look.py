@@ -16,25 +16,25 @@ from deepgen.tuning.search.gaussian import Covariance
 from deepgen.tuning.search.guide import CLEARLY_SLOWER
 from deepgen.vocabulary import Trial
 
-_LEARN = 40  # correct trials, before which every built kernel is run
-_GROWTH = 1.5  # it learns again when the correct trials have grown by this factor
-_MOST = 200  # trials that are learned from: the latest
+_LEARN = 40  # correct trials before which every built kernel is run
+_GROWTH = 1.5  # the model is retrained when the correct trials have grown by this factor
+_MOST = 200  # the latest trials that are learned from
 _STEPS = 25
-_LEVELS = 12  # of a fact
+_LEVELS = 12  # levels of a build fact
 _SURE = 4.0  # standard deviations
 
 Facts = Mapping[str, Any]
 
 
 class SecondLook:
-    """Expects a time from the config and the numbers among its build facts. It is told about trials like a strategy."""
+    """Predicts the time from the config and the numeric build facts. It is told about trials like a strategy."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._trials: list[Trial] = []
         self._best = math.inf
-        self._next = _LEARN  # correct trials at which it learns again
-        self._learned = 0  # correct trials that the model knows
+        self._next = _LEARN  # correct trials at which it is trained next
+        self._learned = 0  # correct trials at the last training
         self._model: _FactsModel | None = None
 
     @cached_property
@@ -47,13 +47,13 @@ class SecondLook:
             self._best = min(self._best, trial.seconds)
 
     def opinions(self, ranks: Sequence[int]) -> list[Opinion]:
-        """What is known by now of these configs, each to be asked once its kernel is built. Opinions never change."""
+        """The current opinions of these configs, to be used once their kernels are built. Opinions never change."""
         while len(self._trials) >= self._next:
             self._learned, self._next = self._next, math.ceil(self._next * _GROWTH)
             self._model = None
         if self._learned and self._model is None:
             learned = self._trials[: self._learned][-_MOST:]
-            # Builds that tell nothing give no reason to leave a run out.
+            # If the build facts do not vary, there is no reason to skip a run.
             if not _edges([t.build_facts for t in learned]):
                 return [Opinion()] * len(ranks)
             self._model = _FactsModel(self._encoding, learned)
@@ -64,14 +64,14 @@ class SecondLook:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What was known of a config at one moment of a search; the same in every thread."""
+    """The prediction for a config at one point of a search; the same in every thread."""
 
     model: _FactsModel | None = None
     best: float = math.inf
     codes: Ints | None = None
 
     def hopeless(self, facts: Facts) -> bool:
-        """Whether its kernel is surely much slower than the best, now that it is built."""
+        """Whether its built kernel is almost certainly much slower than the best one."""
         if self.model is None or self.codes is None:
             return False
         mean, deviation = self.model.expect(self.codes, facts)
@@ -79,7 +79,7 @@ class Opinion:
 
 
 class _FactsModel:
-    """The logarithm of the time, learned from correct trials."""
+    """A model of the logarithm of the time, trained on correct trials."""
 
     def __init__(self, encoding: Encoding, trials: Sequence[Trial]) -> None:
         facts = [t.build_facts for t in trials]
@@ -96,7 +96,7 @@ class _FactsModel:
         self._amplitude = float((logs - self._mean) @ self._pull) / len(logs)
 
     def expect(self, codes: Ints, facts: Facts) -> tuple[float, float]:
-        """The logarithm of the time, and its standard deviation."""
+        """The expected logarithm of the time, and its standard deviation."""
         cross = self._kernel.between(self._codes, self._rows(codes[None, :], [facts]).T)[:, 0]
         unknown = max(1.0 + self._kernel.noise - float(cross @ self._inverse @ cross), 1e-6)
         return self._mean + float(self._pull @ cross), math.sqrt(self._amplitude * unknown)
@@ -109,7 +109,7 @@ class _FactsModel:
 
 
 def _edges(facts: Sequence[Facts]) -> dict[str, Floats]:
-    """The levels of each fact that is a number and differs. The time a build took says nothing of the kernel's."""
+    """The levels of each numeric fact that varies. Build times are left out: they say nothing about a kernel."""
     edges_of = {}
     for name in sorted({n for f in facts for n in f if not n.endswith("seconds")}):
         values = [_number(f.get(name)) for f in facts]

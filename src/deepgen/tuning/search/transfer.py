@@ -1,7 +1,7 @@
 """Transfer learning from earlier studies of similar spaces.
 
-An earlier study gives three things: the time that it would expect of each config, which is one more column of the
-encoding; the kernel that fitted it, from which the new one starts; and the configs with which the new search begins.
+An earlier study contributes three things: the time it predicts for each config, as one more column of the encoding; its
+fitted kernel, from which the new one starts; and the configs that the new search tries first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from deepgen.tuning.search.regressors import GaussianRegressor
 from deepgen.vocabulary import Trial, Verdict
 
 EXPECTED = "expected by earlier studies"  # the column's name
-_SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both have
-_LEARN = 8  # correct trials without which an earlier study has nothing to say
+_SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both spaces have
+_LEARN = 8  # correct trials needed for an earlier study to be used
 _BEST, _OTHERS = 100, 150  # trials that its model is fitted to: the fastest, and some of the rest
 _LEVELS = 32
-_SAMPLE = 2_000  # configs by which the levels are cut
+_SAMPLE = 2_000  # configs sampled to set the levels
 
 
 class Prior:
-    """The expectations of earlier studies, each weighted by how much of the new space it knows."""
+    """The predictions of earlier studies, each weighted by the share of the new space's knobs that it has."""
 
     def __init__(self, space: Space, history: Sequence[Past]) -> None:
         self._space = space
@@ -43,13 +43,13 @@ class Prior:
 
     @cached_property
     def _sources(self) -> list[_Source]:
-        """Fitted when they are first asked: the first config of a study does not wait for them."""
+        """Fitted at first use, so that the first config of a study does not wait for them."""
         return [_Source(self._encoding, past) for past in self._studies]
 
     @cached_property
     def _edges(self) -> Floats:
         ordered = np.sort(self.expected(self._encoding.codes(self._space.sample_ranks(_SAMPLE, 0, distinct=True))))
-        # The levels are finest where configs are fastest: there the search has to distinguish them.
+        # Levels are finest where configs are fastest, because the search has to distinguish those.
         shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
         return np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
 
@@ -59,29 +59,29 @@ class Prior:
         return np.abs(at[:, None] - at[None, :])
 
     def expected(self, codes: Ints) -> Floats:
-        """The time expected of each config, standardised: the lower the better."""
+        """The expected time of each config, standardised: lower is better."""
         weights = np.array([source.similarity for source in self._sources])
         each = np.array([source.expected(codes) for source in self._sources])
         return np.asarray(weights @ each / weights.sum())
 
     def levels(self, codes: Ints) -> Ints:
-        """The expectation as a column of the encoding."""
+        """The expected time as a column of the encoding."""
         return np.searchsorted(self._edges, self.expected(codes))
 
     def misleads(self, codes: Ints, seconds: Floats) -> bool:
-        """Whether the trials of the new study have another order than was expected."""
+        """Whether the new study's times are negatively correlated with the predicted ones."""
         expected, measured = np.argsort(np.argsort(self.expected(codes))), np.argsort(np.argsort(seconds))
         return bool(np.corrcoef(expected, measured)[0, 1] < 0.0)
 
     def inform(self, kernel: Covariance, encoding: Encoding) -> None:
-        """Start a kernel from the one that fitted the most similar study; the expectation itself weighs double."""
+        """Start a kernel from the most similar study's fitted one; the column of expected times weighs double."""
         self._sources[0].inform(kernel, encoding)
         if EXPECTED in encoding.names:
             kernel.centre({encoding.names.index(EXPECTED): (LENGTH[0], WEIGHT[0] + math.log(2.0))})
 
 
 class _Source:
-    """One earlier study, seen through the knobs that it shares with the new space."""
+    """One earlier study, reduced to the knobs that it shares with the new space."""
 
     def __init__(self, encoding: Encoding, past: Past) -> None:
         self.name = past.name
@@ -117,7 +117,7 @@ class _Source:
         times = np.array([t.seconds for t in ordered if t.seconds is not None])
         y = np.full(len(ordered), 0.0)
         y[: len(times)] = standardised(times)
-        y[len(times) :] = y[len(times) - 1]  # a failure is as bad as the slowest, and so is a kernel that was not run
+        y[len(times) :] = y[len(times) - 1]  # failures and kernels that were not run count like the slowest
         codes = self._shared.codes_of([t.config for t in ordered])
         self._measured = _Measured(codes[:, : len(self._shared.knobs)], y)
         others = np.random.default_rng(0).permutation(np.arange(_BEST, max(_BEST, len(times))))[:_OTHERS]
@@ -127,7 +127,7 @@ class _Source:
 
 
 def _useful(space: Space, past: Past) -> bool:
-    """Whether it knows enough of the knobs, and was successful often enough."""
+    """Whether it shares enough knobs and has enough correct trials."""
     return _similarity(space, past) >= _SIMILAR and past.succeeded() >= _LEARN
 
 
@@ -138,7 +138,7 @@ def _similarity(space: Space, past: Past) -> float:
 
 
 def _always(knob: Knob) -> bool:
-    """Whether it exists in every config: what another study says of a knob that is not there cannot be known."""
+    """Whether the knob exists in every config: an earlier study cannot predict the effect of an absent knob."""
     return knob.places == len(knob.values)
 
 
@@ -147,19 +147,19 @@ def _numbers(values: Sequence[object]) -> bool:
 
 
 class _Measured:
-    """The mean of the results of equal configs: an earlier space may have knobs more."""
+    """The mean result of configs that are equal here: an earlier space may have additional knobs."""
 
     def __init__(self, places: Ints, y: Floats) -> None:
         self._rows, which = np.unique(places, axis=0, return_inverse=True)
         self._means = np.bincount(which.ravel(), weights=y) / np.bincount(which.ravel())
-        # A number for each row, by which many are compared at once; what has the same is compared in full.
+        # A hash of each row, to compare many rows at once; rows with equal hashes are compared in full.
         self._factors = np.random.default_rng(0).integers(1 << 62, size=places.shape[1])
         numbers = self._rows @ self._factors
         self._order = np.argsort(numbers)
         self._numbers = numbers[self._order]
 
     def put(self, places: Ints, expected: Floats) -> None:
-        """Put the results of configs that were measured in the place of what was expected of them."""
+        """Replace the expected results of configs that were measured by their measured ones."""
         at = np.searchsorted(self._numbers, places @ self._factors).clip(max=len(self._numbers) - 1)
         same = self._order[at]
         measured = (self._rows[same] == places).all(axis=1)

@@ -74,8 +74,8 @@ class Best:
 def _load_again(
     folder: Path, operator: Operator | None, generator: Generator | None, number: int, kernel_id: str
 ) -> Loaded:
-    """A kernel that was pickled, from its study and under the same rules as the first time."""
-    from deepgen.tuning.study.study import Study  # which gives winners itself
+    """Load a pickled kernel from its study, under the same rules as the first time."""
+    from deepgen.tuning.study.study import Study  # imported late, as that module imports this one
 
     study = Study.open(folder, operator=operator, generator=generator)
     trial = study.trial(number)

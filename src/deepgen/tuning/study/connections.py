@@ -1,7 +1,7 @@
 """Connections to journals, and reads of their bytes that bypass SQLite.
 
-A process that closes a file loses all locks that it has on it, SQLite's too. So a journal that is opened without
-SQLite is closed only when nothing in this process holds it any more.
+A process that closes a file loses all its locks on it, including SQLite's. So a journal file opened without SQLite is
+closed only when nothing in this process has the journal open any more.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from urllib.parse import quote
 
 from deepgen.tuning.study.pages import PAGE
 
-SYNCHRONOUS = "FULL"  # a commit has reached the disk when it returns, also when the machine loses power
+SYNCHRONOUS = "FULL"  # a commit is on disk when it returns, even if the machine then loses power
 _GUARD = threading.Lock()
-Key = tuple[int, int]  # of a journal
-_HELD: Counter[Key] = Counter()  # how often this process has them open
-_BESIDE: defaultdict[Key, list[BinaryIO]] = defaultdict(list)  # the file as it was opened without SQLite
+Key = tuple[int, int]  # identifies a journal
+_HELD: Counter[Key] = Counter()  # how often this process has each open
+_BESIDE: defaultdict[Key, list[BinaryIO]] = defaultdict(list)  # the files opened without SQLite
 
 
 def _key(path: Path) -> Key:
-    """The inode of the folder that a journal is in: the same by every path, also after the file was replaced."""
+    """The inode of the folder that contains a journal: the same for every path, even after the file was replaced."""
     where = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114
     stat = os.stat(os.path.dirname(where))  # noqa: PTH116, PTH120  a thousand studies are looked at
     return stat.st_dev, stat.st_ino
 
 
 class Hold:
-    """This process has a journal open: taken before the first connection, released after the last one is closed."""
+    """Marks a journal as open in this process: from before the first connection to after the last one closes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class Hold:
             _HELD[self._key] += 1
 
     def release(self) -> None:
-        """Calling it twice does no harm."""
+        """May be called more than once."""
         with _GUARD:
             if self._held:
                 self._held = False
@@ -52,7 +52,7 @@ class Hold:
                     file.close()
 
     def read(self, most: int = -1) -> bytes:
-        """The first bytes of the file, or all. It is opened once; a file that has replaced it is opened again."""
+        """The first bytes of the file, or all. It is opened once, and again if it has been replaced."""
         with _GUARD:
             files = _BESIDE[self._key]
             stat = self._path.stat()
@@ -78,7 +78,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
-    """`still`: nobody writes it, so it is read without locks and without a log, which is several times as fast."""
+    """`still`: there is no writer, so it is read without locks and without a log, which is several times as fast."""
     where = "file:" + quote(os.fsencode(os.path.abspath(path)))  # noqa: PTH100  a thousand studies are looked at
     if not still:
         db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
@@ -87,8 +87,8 @@ def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
             db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             return db
         except sqlite3.OperationalError:
-            # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
-            # nobody can write may be read as it lies.
+            # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that nobody
+            # can write may be read as immutable.
             db.close()
     db = sqlite3.connect(f"{where}?immutable=1&mode=ro", uri=True, check_same_thread=False)
     db.text_factory = _decoded

@@ -1,4 +1,4 @@
-"""A study's definition, checked before it is used: the folder may come from somebody else."""
+"""A study's definition, checked before use because the folder may come from someone else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPTIONAL: Mapping[str, type] = {
 
 
 def check(definition: Mapping[str, Any], where: str) -> None:
-    """Raises BadInput for a definition that no deepgen wrote."""
+    """Raises BadInput if deepgen did not write this definition."""
     for key, kind in {**_NEEDED, **_OPTIONAL}.items():
         if key not in definition and key in _OPTIONAL:
             continue
@@ -52,14 +52,14 @@ def check(definition: Mapping[str, Any], where: str) -> None:
 
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:
-    """Whether the study holds the source of a user's kernel; studies of deepgen's families hold none."""
-    from deepgen.kernels.base import OWN_KERNELS  # here: `status` does not need it
+    """Whether the study contains the source of a user's kernel, which studies of deepgen's families do not."""
+    from deepgen.kernels.base import OWN_KERNELS  # imported late: `status` does not need it
 
     return bool(definition["generator"] == OWN_KERNELS)
 
 
 def check_generator(definition: Mapping[str, Any], generator: Generator, where: str) -> None:
-    """Raises BadInput for another generator than the study's, and for one with other schedule rules of a user's own."""
+    """Raises BadInput if the generator is not the study's, or has other schedule rules of the user's."""
     if generator.name != definition["generator"]:
         what = f"{where} was tuned with generator {definition['generator']!r}"
         raise BadInput(what, allowed=f"use that one, not {generator.name!r}")
@@ -71,15 +71,15 @@ def check_generator(definition: Mapping[str, Any], generator: Generator, where: 
 
 
 def signed_part(definition: Mapping[str, Any]) -> object:
-    """The part of a study that is code: where its classes are found, and the source of a user's kernel."""
+    """The part of a study that is code: the places of its classes, and the source of a user's kernel."""
     code = definition.get("code")
     return {"code": code, "recipe": definition.get("recipe")} if is_own_kernel(definition) else code
 
 
 def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
-    """Raises BadInput unless each value is one that the generator itself gives its knob.
+    """Raises BadInput unless each value is in the domain that the generator gives its knob.
 
-    Generators write these values into source text, so a journal must not bring other values.
+    Generators write these values into source text, so a journal must not introduce other values.
     """
     domains = {knob.name: knob.values for knob in space.knobs}
     for name, value in config.items():
@@ -89,12 +89,12 @@ def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has no tuples."""
+    """Convert lists to tuples, which JSON lacks."""
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def check_trial(trial: Trial) -> Trial:
-    """The trial itself; raises ValueError for one that no deepgen recorded."""
+    """The trial itself; raises ValueError if deepgen did not record it."""
     measured = trial.measurement
     tables = (trial.config, trial.build_facts, measured.counters, measured.conditions)
     texts = (trial.kernel_id or "", measured.detail)

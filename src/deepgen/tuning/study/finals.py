@@ -1,6 +1,6 @@
-"""Finals as recorded: who took part, how long each took, and which shapes the winner supports.
+"""Finals as recorded: who took part, how long each kernel took, and which shapes the winner supports.
 
-They are read and checked here, whether from a journal or from a bundle's results.
+They are read and checked here, whether they come from a journal or from a bundle's results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_WINNER = frozenset({"ties", "tie_broken_by", "rounds", "serves", "properties
 
 @dataclass(frozen=True)
 class Slower:
-    """How many times as long as the leader, with the confidence interval."""
+    """The time as a multiple of the leader's, with its confidence interval."""
 
     estimate: float
     low: float
@@ -49,7 +49,7 @@ class RacedTrial:
 
 @dataclass(frozen=True)
 class OursInBursts(Serializable):
-    """The winner's seconds, and how many times as long as that the baseline took."""
+    """The winner's seconds, and the baseline's time as a multiple of it."""
 
     seconds: float
     ratio: float
@@ -62,12 +62,12 @@ class Bursts(Serializable):
 
     seconds: float  # of the baseline
     kernel: OursInBursts
-    call: OursInBursts | None = None  # through Python, as a user of the loaded kernel calls it
+    call: OursInBursts | None = None  # when called through Python, as users call the loaded kernel
 
 
 @dataclass(frozen=True)
 class RacedBaseline:
-    """A baseline, and how many times as long as the winner it took."""
+    """A baseline, and its time as a multiple of the winner's."""
 
     name: str
     seconds: float
@@ -75,9 +75,9 @@ class RacedBaseline:
     interval: tuple[float, float] | None
     samples: tuple[float, ...] = ()
     bursts: Bursts | None = field(default=None, metadata=coded(omit=True))
-    noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio says nothing
-    error: float | None = field(default=None, metadata=coded(omit=True))  # times the tolerance, where it is above it
-    form: str = field(default="", metadata=coded(omit=True))  # padded copies, where its library has no kernel
+    noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio is meaningless
+    error: float | None = field(default=None, metadata=coded(omit=True))  # as a multiple of the tolerance, if above it
+    form: str = field(default="", metadata=coded(omit=True))  # padded copies, if its library needs them
 
     def compared(self) -> tuple[float, tuple[float, float]] | None:
         """The relevant ratio and its interval, from bursts if there are any; None if it is meaningless."""
@@ -89,11 +89,11 @@ class RacedBaseline:
 
     @property
     def title(self) -> str:
-        """Its name, and in which form it ran."""
+        """Its name, and the form in which it ran."""
         return f"{self.name}, {self.form}" if self.form else self.name
 
     def shown(self) -> JsonObject:
-        """Without its samples."""
+        """The baseline without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]
         row: JsonObject = {"name": self.title, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
         bursts = None if self.bursts is None else self.bursts.to_json()
@@ -102,7 +102,7 @@ class RacedBaseline:
 
 @dataclass(frozen=True)
 class DroppedTrial:
-    """A kernel that was correct in the search and did not reach the end of the finals."""
+    """A kernel that was correct in the search and dropped out of the finals."""
 
     trial: int
     verdict: Verdict
@@ -111,7 +111,7 @@ class DroppedTrial:
 
 @dataclass(frozen=True)
 class LostBaseline(Serializable):
-    """A baseline that the winner is not compared with."""
+    """A baseline that the winner could not be compared with."""
 
     name: str
     verdict: Verdict
@@ -123,16 +123,16 @@ class LostBaseline(Serializable):
 class Serves:
     """Which shapes the winner supports, if it was wrong at others or not tried there."""
 
-    only: tuple[Mapping[str, int], ...] | None = None  # the sizes; None: all that it says it does
+    only: tuple[Mapping[str, int], ...] | None = None  # sizes; None: all that the kernel claims to support
     right_at: tuple[str, ...] = ()
     why: str | None = field(default=None, metadata=coded(omit=True))
     dense: str | None = field(default=None, metadata=coded(omit=True))  # why arrays must be dense
-    untried: int = field(default=0, metadata=coded(omit=True))  # other shapes, when the time was up
-    # Of scalars, where it was tried at no others when the time was up.
+    untried: int = field(default=0, metadata=coded(omit=True))  # other shapes not tried before time ran out
+    # Values of scalars, if no others were tried before time ran out.
     values: Mapping[str, float] = field(default_factory=dict, metadata=coded(omit=True))
 
     def requirements(self, signature: Signature) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy, each with the reason in words."""
+        """What a shape must satisfy, each condition with its reason in words."""
         dense = (*(self._dense(signature) if self.dense else ()), *self._values())
         if not self.only:
             return dense
@@ -166,7 +166,7 @@ class ShapeTimes(Serializable):
 
 @dataclass(frozen=True)
 class Waited(Serializable):
-    """How long finals waited for a quiet machine, what had disturbed it, and what still did when the time was up."""
+    """How long finals waited for a quiet machine, what disturbed it first, and what still did at the end."""
 
     seconds: float = 0.0
     by: str | None = None
@@ -187,16 +187,16 @@ class Finals:
     dropped: tuple[DroppedTrial, ...] = ()
     serves: Serves | None = None
     properties: Properties | None = field(default=None, metadata=coded(omit=True))  # of the winner
-    afresh: int | None = field(default=None, metadata=coded(omit=True))  # the seed of its calls in a fresh process
+    afresh: int | None = field(default=None, metadata=coded(omit=True))  # the seed of calls in a fresh process
     shapes: tuple[ShapeTimes, ...] = field(default=(), metadata=coded(omit=True))
     conditions: tuple[Mapping[str, Any], ...] = ()
     waited: Waited | None = None
-    left_out: tuple[str, ...] = field(default=(), metadata=coded(omit=True))  # for lack of time, in words
-    trials: int | None = field(default=None, metadata=coded(omit=True))  # that had ended when they were held
+    left_out: tuple[str, ...] = field(default=(), metadata=coded(omit=True))  # skipped for lack of time
+    trials: int | None = field(default=None, metadata=coded(omit=True))  # ended trials when they were run
     peak_gflops: float | None = None
     bandwidth: float | None = None
     retest: bool = field(default=False, metadata=coded(omit=True))
-    bundle: str | None = field(default=None, metadata=coded(omit=True))  # that they were held in
+    bundle: str | None = field(default=None, metadata=coded(omit=True))  # the bundle they ran in
 
     @property
     def best(self) -> RacedTrial | None:
@@ -207,7 +207,7 @@ class Finals:
 
     @property
     def noisy(self) -> str | None:
-        """Why the times of these finals are meaningless, if so."""
+        """Why the times of these finals are meaningless, or None."""
         return next((f"{row.name}: {row.noisy}" for row in self.baselines if row.noisy), None)
 
     def seconds(self) -> dict[int, float]:
@@ -220,7 +220,7 @@ class Finals:
         return {row.name for row in self.baselines} | {row.name for row in self.baselines_lost}
 
     def dropped_reasons(self) -> list[str]:
-        """Why kernels that were correct in the search did not reach the end, one line each."""
+        """Why kernels that were correct in the search dropped out, one line each."""
         return [f"trial {row.trial} is {row.verdict.value} {row.detail}" for row in self.dropped]
 
     def to_json(self) -> JsonObject:
@@ -229,7 +229,7 @@ class Finals:
 
     @staticmethod
     def from_json(data: Any, where: str | None = None) -> Finals:
-        """Raises BadInput, which says what is wrong."""
+        """Raises BadInput if the data is inconsistent."""
         finals = codec.from_json(Finals, data, where)
         flaw = next(finals._flaws(), None)
         if flaw is not None:

@@ -1,4 +1,4 @@
-"""A study at a glance: from a few rows of its journal, without its code, its trials or heavy imports."""
+"""A study's summary from a few rows of its journal, without its code, its trials or heavy imports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
 
 
 def glance(folder: Path, *, whole: bool = False) -> JsonObject:
-    """What `deepgen status` shows of a study; `whole` looks at every row, and so finds all damage."""
+    """What `deepgen status` shows of a study; `whole` checks every row, which finds all damage."""
     try:
         with foreign.shaped(str(folder), STRANGE):
             return _glance(folder, whole=whole)
     except DeepgenError as error:
-        # One broken folder must not hide the others. A study that is just being created is not broken.
+        # One broken folder must not hide the others. A study that is being created is not broken.
         starting = holder(folder) is not None
         return {"study": str(folder), "state": "starting" if starting else "unreadable", "why": str(error)}
 
@@ -54,9 +54,9 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
 
 
 def known_shapes(definition: Mapping[str, Any], *, glance: bool = False) -> tuple[Operator, ...]:
-    """What is known of the operator without its code, at each shape that kernels are timed at.
+    """The operator as recorded, without its code, at each timed shape.
 
-    `glance`: only what it takes to describe and rate it.
+    `glance`: only the part needed to describe and rate it.
     """
     also = zip(definition.get("also_facts", ()), definition.get("also", ()), strict=True)
     others = [Recorded({**facts, "operator": operator}).checked(glance=glance) for facts, operator in also]
@@ -70,12 +70,12 @@ def described(shapes: Sequence[Operator]) -> str:
 
 
 def sorted_verdicts(operator: Operator, tally: Tally) -> dict[str, Json]:
-    """How many trials ended how, the most frequent first."""
+    """The number of trials by verdict, the most frequent first."""
     return {operator.verdict_text(verdict): count for verdict, count in Counter(tally.verdicts).most_common()}
 
 
 def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObject | None:
-    """The winner of the finals, or the fastest so far when there were none yet."""
+    """The winner of the finals, or the fastest trial so far before any finals."""
     final: Mapping[str, Any] = tally.final or {}
     best: Mapping[str, Any] | None = tally.best if tally.final is None else final["winner"]
     if best is None:

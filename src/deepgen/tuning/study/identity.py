@@ -21,14 +21,14 @@ from deepgen.tuning.study.definition import is_own_kernel, signed_part
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
 
-COMPARED = 1000  # kernels emitted again at most; of more, those of the best trials and an even selection of the rest
+COMPARED = 1000  # kernels emitted again at most: those of the best trials, and an even selection of the rest
 _BEST = 64
 _IGNORED = ("__pycache__",)
 
 
 @contextmanager
 def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPlan, Journal]]:
-    """The journal of a study, ready to be written; that of a new study if its kernels or its judge have changed."""
+    """The journal of a study, ready for writing; a new study's if the kernels or the judge have changed."""
     text = source_digest(planned.generator)
     with _journal(planned.folder) as journal:
         judged = [] if journal.empty else _judged_otherwise(planned, journal)
@@ -62,17 +62,17 @@ def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPl
 
 
 def _judged_otherwise(planned: StudyPlan, journal: Journal) -> list[str]:
-    """The parts of a user's operator that decide what is correct, and are not those that the study was judged by."""
-    before = journal.definition().get("judged_by") if journal.defined else None  # damage may have taken it
+    """The parts of a user's operator that decide what is correct and have changed since the study was verified."""
+    before = journal.definition().get("judged_by") if journal.defined else None  # damage may have removed it
     now = planned.definition.get("judged_by")
     if not isinstance(before, dict) or not isinstance(now, dict):
-        return []  # a study of an earlier version
+        return []  # a study of an earlier version of deepgen
     return [part for part in sorted({*before, *now}) if before.get(part) != now.get(part)]
 
 
 @contextmanager
 def _journal(folder: Path) -> Iterator[Journal]:
-    """The journal in this folder. A new one is removed again if its first run fails before it asks for a config."""
+    """The journal in this folder. A new one is removed if its first run fails before its first ask."""
     created = [place for place in (folder, *folder.parents) if not place.exists()]
     with Journal(folder, write=True) as journal:
         try:
@@ -97,17 +97,17 @@ def _define(planned: StudyPlan, journal: Journal, text: str) -> None:
 
 
 def _same(request: Request, planned: StudyPlan, journal: Journal, text: str) -> bool:
-    """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
+    """Whether today's kernels are the measured ones. If the generator's source is unchanged, no kernel is emitted."""
     if text and journal.digest() == text:
         return True
     try:
         return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
     except BadInput:
-        return False  # a value that the generator no longer knows, or never knew
+        return False  # a value that the generator does not know
 
 
 def _compared(journal: Journal) -> list[Trial]:
-    """Trials that a kernel was emitted for; an even selection if there are many."""
+    """Trials with an emitted kernel; an even selection if there are many."""
     trials = [trial for trial in journal.trials() if trial.kernel_id]
     if len(trials) <= COMPARED:
         return trials
@@ -116,7 +116,7 @@ def _compared(journal: Journal) -> list[Trial]:
 
 
 def source_digest(generator: Generator) -> str:
-    """A digest of the source text that a generator's kernels come from."""
+    """A digest of the source text that determines a generator's kernels."""
     if isinstance(generator, Families):
         texts = dict.fromkeys(source_digest(member) for member in generator.members.values())
         return "" if "" in texts else next(iter(texts)) if len(texts) == 1 else digest([*texts])
@@ -124,7 +124,7 @@ def source_digest(generator: Generator) -> str:
     path = Path(getattr(module, "__file__", None) or "")
     ours = Path(deepgen.__file__).parent
     if ours in path.parents:
-        # Families share headers and expressions: a change there counts, though most change no kernel.
+        # Families share headers and expressions: a change there counts, although most such changes affect no kernel.
         rooms = [_tree(ours / room) for room in ("kernels", "compiler")]
         others = [type(rule) for rule in generator.others()] if isinstance(generator, Rules) else []
         rooms += [_own_text(Path(getattr(sys.modules.get(one.__module__), "__file__", None) or "")) for one in others]
@@ -133,7 +133,7 @@ def source_digest(generator: Generator) -> str:
 
 
 def strategy_digest(strategy: Strategy) -> str:
-    """A digest of the source text that decides what a strategy proposes; empty where it is not known."""
+    """A digest of the source text that determines a strategy's proposals; empty if it is unknown."""
     if isinstance(strategy, Portfolio):
         strategy = next(iter(strategy.parts.values()))
     module = sys.modules.get(type(strategy).__module__)
@@ -144,7 +144,7 @@ def strategy_digest(strategy: Strategy) -> str:
 
 def _own_text(path: Path) -> str:
     if not path.is_file():
-        return ""  # of an interactive session: it can never be known to be the same
+        return ""  # from an interactive session: it cannot be compared
     package = path.parent if (path.parent / "__init__.py").is_file() else None
     return _tree(package) if package else hashlib.sha256(path.read_bytes()).hexdigest()
 

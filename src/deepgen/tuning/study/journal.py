@@ -38,25 +38,25 @@ from deepgen.vocabulary import JsonObject, Trial
 if TYPE_CHECKING:
     from deepgen.space import Space
 
-_NUMBERS = ("trials", "time_budget", "keep_top", "target_speedup", "patience", "started_at")  # of a run's budget
-_LARGEST = 1e12  # of anything that a run records; moments are in seconds
+_NUMBERS = ("trials", "time_budget", "keep_top", "target_speedup", "patience", "started_at")  # in a run's budget
+_LARGEST = 1e12  # limit of any number that a run records, including timestamps in seconds
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Where damage interrupted a search: the ids below `asked` are earlier trials, except the `lost` ones."""
+    """Where damage interrupted a search: ids below `asked` are earlier trials, except the `lost` ones."""
 
     asked: int = 0
     lost: frozenset[int] = frozenset()
 
 
 class Journal(JournalFile):
-    """What is recorded about a study, in the terms of studies."""
+    """A journal file with methods in the terms of studies."""
 
     # What the study is
 
     def define(self, definition: JsonObject) -> None:
-        """Record what is tuned, once; a run that resumes it must have the same space."""
+        """Record what is tuned, once; a run that resumes the study must have the same space."""
         if self._meta("study") is None:
             self._keep("study", definition)
         recorded = self.definition()
@@ -69,16 +69,16 @@ class Journal(JournalFile):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was recorded yet."""
+        """Whether nothing has been recorded."""
         return self._meta("study") is None and not self.tally().trials
 
     @property
     def defined(self) -> bool:
-        """Whether it says what is tuned."""
+        """Whether the study's definition is recorded."""
         return self._meta("study") is not None
 
     def keep_space(self, space: Space) -> None:
-        """The space itself, for readers of the study that lack its generator."""
+        """Store the space, for readers of the study that lack its generator."""
         if self._meta("space") is None:
             self._keep("space", space.to_json())
         if self._meta("orders") is None:
@@ -95,13 +95,13 @@ class Journal(JournalFile):
         return space
 
     def orders(self) -> list[list[str]]:
-        """The orders of knobs in which the space was compiled, which take long to find."""
+        """The orders of knobs in which the space was compiled, which take long to search."""
         data = self._meta("orders")
         listed = isinstance(data, list) and all(isinstance(order, list) for order in data)
         return data if listed and all(isinstance(name, str) for order in data for name in order) else []
 
     def keep_digest(self, digest: str) -> None:
-        """The digest of the generator's source text; the newest that is known to give the same kernels."""
+        """Store the digest of the generator's source text: the newest known to emit the same kernels."""
         self._keep("digest", digest)
 
     def digest(self) -> str | None:
@@ -109,7 +109,7 @@ class Journal(JournalFile):
         return value
 
     def keep_signature(self, signature: str) -> None:
-        """The signature of the reference to the study's code."""
+        """Store the signature of the reference to the study's code."""
         self._keep("signature", signature)
 
     def signature(self) -> str | None:
@@ -120,7 +120,7 @@ class Journal(JournalFile):
         return self._defined(self._meta("study"))
 
     def glance(self) -> tuple[dict[str, Any], Tally, dict[str, Any]]:
-        """The definition, the tally and the budget of the newest run, in a single read."""
+        """The definition, the tally and the newest run's budget, in a single read."""
 
         def read() -> tuple[Any, Tally, Any]:
             study, tally, run = self._read_meta("study", TALLY, "run")
@@ -137,7 +137,7 @@ class Journal(JournalFile):
         raise JournalError(f"{self.folder}: {EMPTY}")
 
     def begin_run(self, budget: JsonObject) -> None:
-        """Record the budget of the newest run, so that readers can show it, and what it ran with."""
+        """Record the newest run's budget, for readers to show, and the versions it ran with."""
         self._keep("run", {**budget, "versions": _versions()})
 
     def run(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Journal(JournalFile):
         return budget
 
     def add_time(self, seconds: JsonObject) -> None:
-        """Where the time of a run went."""
+        """Record where the time of a run went."""
         self._keep("time", [*self.times(), seconds])
 
     def times(self) -> list[dict[str, Any]]:
@@ -158,17 +158,17 @@ class Journal(JournalFile):
         return runs
 
     def keep_history(self, studies: Sequence[JsonObject]) -> None:
-        """Record what was taken over from earlier studies at the start."""
+        """Record what the search takes from earlier studies at the start."""
         if self._meta("history") is None:
             self._keep("history", studies)
 
     def history(self) -> list[dict[str, Any]] | None:
-        """What `keep_history` wrote; None when it was not called yet."""
+        """What `keep_history` wrote; None if it was not called yet."""
         studies: list[dict[str, Any]] | None = self._meta("history")
         return studies
 
     def restart(self) -> Restart:
-        """Where the search restarted with the trials that damage had left; at 0 in any other study."""
+        """Where the search restarted with the trials left after damage; at 0 in any other study."""
         data = self._meta(RESTART)
         return Restart() if data is None else Restart(data["asked"], frozenset(data["lost"]))
 
@@ -182,7 +182,7 @@ class Journal(JournalFile):
         checkpoint: JsonObject | None = None,
         at: float | None = None,
     ) -> None:
-        """Record what a strategy proposed, before any of it is tried, and the state that this left the strategy in."""
+        """Record a strategy's proposals before any is tried, and the strategy's state after them."""
         now = time.time() if at is None else at
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
@@ -196,7 +196,7 @@ class Journal(JournalFile):
             self._settle(after)
 
     def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
-        """Record how trials ended, now or at the Unix times given. Recording the same trial twice changes nothing."""
+        """Record how trials ended, now or at the given Unix times. Recording the same trial twice changes nothing."""
         now, moments = time.time(), ended_at or {}
         update = (
             "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
@@ -213,7 +213,7 @@ class Journal(JournalFile):
                 self._settle(after)
 
     def recount(self, trials: Sequence[Trial]) -> None:
-        """Record counters of trials that have ended. Nothing else in them may have changed."""
+        """Record counters of trials that have ended. Nothing else about them may have changed."""
         update = "UPDATE trials SET outcome = ?, seal = ? WHERE id = ? AND rank = ? AND verdict = ? AND done_at = ?"
         ended = {row[0]: row[8] for row in self._table("trials") if row[5]}
         with self._transaction():
@@ -225,7 +225,7 @@ class Journal(JournalFile):
         return [Ask(*row[1:-1]) for row in self._table("asks")]
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """The state that the newest ask left the strategy in, if it was recorded."""
+        """The strategy's state after the newest ask, if it was recorded."""
         state = self._meta(CHECKPOINT)
         return state if isinstance(state, dict) and state.get("asks") == self.tally().asks else None
 
@@ -242,7 +242,7 @@ class Journal(JournalFile):
         return [(self._trial(row), row[3], row[8]) for row in self._table("trials") if row[5]]
 
     def ended_from(self, first: int) -> list[tuple[Trial, float]]:
-        """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
+        """The ended trials with ids from `first` on, and when they ended: for readers that follow a journal."""
         where = " WHERE id >= ? AND verdict IS NOT NULL ORDER BY done_at, id"
 
         def read() -> list[tuple[Trial, float]]:
@@ -256,7 +256,7 @@ class Journal(JournalFile):
     def _trial(self, row: Row) -> Trial:
         try:
             return trial_of(row, self._unpack)
-        except Damaged as error:  # its seal is correct
+        except Damaged as error:  # the seal is correct, so deepgen did not write this
             raise JournalError(f"{self.folder}: {STRANGE}: {error}") from error
 
     def trial(self, number: int) -> Trial | None:
@@ -268,7 +268,7 @@ class Journal(JournalFile):
         return [self._trial(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
-        """The trial of this config, if there is one and it was correct, though its time may not have settled."""
+        """The trial of this config, if it was correct, even if its time did not settle."""
         of_config = (self._trial(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
         return next((trial for trial in of_config if trial.measurement.right), None)
 
@@ -285,16 +285,16 @@ class Journal(JournalFile):
 
     @property
     def finals_lost(self) -> bool:
-        """Whether damage took the newest finals, and none were held since: what they had rejected is not known."""
+        """Whether damage took the newest finals and none were run since: the kernels they rejected are unknown."""
         return bool(self._meta(FINALS_LOST))
 
     def finals(self) -> Finals | None:
-        """The newest finals. Raises BadInput for what no deepgen wrote."""
+        """The newest finals. Raises BadInput if deepgen did not write them."""
         rows = self._table("finals")
         return Finals.from_json(self._unpack(rows[-1][2]), f"{self.folder}: its finals") if rows else None
 
     def note(self, text: str) -> None:
-        """Record something that a reader of the results should know."""
+        """Record a note for readers of the results."""
         with self._transaction() as tally:
             after = replace(tally, notes=tally.notes + 1)
             self._insert("notes", sealed("notes", after.notes, time.time(), text))
@@ -305,7 +305,7 @@ class Journal(JournalFile):
 
 
 def _versions() -> JsonObject:
-    """Of what results and comparisons come from, beside the compiler; nothing is imported for it."""
+    """The versions that affect results and comparisons, besides the compiler; no package is imported for this."""
     kept: JsonObject = {"python": platform.python_version(), "system": platform.platform()}
     for package in ("numpy", "torch"):
         with suppress(PackageNotFoundError):
@@ -314,14 +314,14 @@ def _versions() -> JsonObject:
 
 
 def _is_time(run: object) -> bool:
-    """Whether it says where the time of a run went: seconds by their names, all of them together as `total`."""
+    """Whether it is the time of a run: seconds by name, with their sum as `total`."""
     if not isinstance(run, dict) or "total" not in run:
         return False
     return all(_is_number(value) and (value is not None or name == "started_at") for name, value in run.items())
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that a run may record, or none."""
+    """Whether it is a number that a run may record, or None."""
     return value is None or (type(value) in (int, float) and -_LARGEST < value < _LARGEST)  # type: ignore[operator]
 
 

@@ -1,8 +1,8 @@
-"""The file of a journal: a SQLite file of sealed rows, opened, checked, and salvaged where it is damaged.
+"""The file of a journal: a SQLite file of sealed rows, opened, checked, and salvaged if damaged.
 
-Every row is sealed (`rows.py`), and a tally says how many there are. Whatever is read is checked against both. If
-something is damaged, the intact rows are salvaged (`salvage.py`): into memory for a reader, and for a writer into a new
-file, with the damaged one kept beside it.
+Every row is sealed (`rows.py`), and a tally says how many there are. Everything read is checked against both. If
+something is damaged, the intact rows are salvaged (`salvage.py`): for a reader into memory, for a writer into a new
+file, and the damaged file is kept beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepgen.vocabulary import DeepgenError
 FILE = "journal.sqlite"
 LOCK = "lock"
 _DAMAGED = "it is not a readable journal: restore a copy of the study's folder, or move it away and start again"
-_ROW_BYTES, _SLACK = 12, 1 << 20  # of a row at least, beside its texts; of all rows together, at most, beyond the file
+_ROW_BYTES, _SLACK = 12, 1 << 20  # least bytes of a row besides its texts; bytes that all rows may have beyond the file
 EMPTY = "the journal is empty; delete the folder"
 _HINTS = {
     "database or disk is full": "free some space and run the same command again: what was recorded is safe",
@@ -47,19 +47,19 @@ class JournalError(DeepgenError):
 
 
 class JournalFile:
-    """Reads for anyone, writes for the holder of the lock."""
+    """Anyone may read; only the holder of the lock may write."""
 
     def __init__(self, folder: Path, *, write: bool = False) -> None:
         self.folder = folder
-        self.damage: tuple[str, ...] = ()  # what was found to be damaged, a sentence each
+        self.damage: tuple[str, ...] = ()  # the damage found so far, one sentence each
         self._write = write
         self._path = folder / FILE
         self._lock: IO[str] | None = None
         self._unpack = Unpacker(str(folder))
-        self._still = False  # whether it is read on the assumption that nobody writes it
+        self._still = False  # whether it is read on the assumption that there is no writer
         self.writer: int | None = None  # the other process that was writing it when it was opened
         regular = os.path.isfile(self._path)  # noqa: PTH113  a thousand studies are looked at
-        if not regular and (not write or self._path.exists()):  # a device or a pipe would be read without end
+        if not regular and (not write or self._path.exists()):  # a device or a pipe would never end
             raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         if write:
             self._lock = _take_lock(folder)
@@ -84,7 +84,7 @@ class JournalFile:
                 if begun:
                     self._check_log()
                 if self._write:
-                    # Checked before anything is written: even closing a file after writing changes it.
+                    # Check before writing anything: even closing a file after writing changes it.
                     for table in COLUMNS if begun else ():
                         self._read(table)
                     self._connect_writer()
@@ -92,7 +92,7 @@ class JournalFile:
             self._look_again()
 
     def _connect_reader(self) -> bool:
-        """Open it for reading, and return whether it has content."""
+        """Open it for reading. Returns whether it has content."""
         head = self._hold.read(pages.HEAD)
         if not pages.is_sqlite(head):
             raise Damaged("head")
@@ -116,7 +116,7 @@ class JournalFile:
             rows.create(self._db)
 
     def _refuse(self, version: int) -> None:
-        """A strange format number is damaged where the rows have today's; otherwise another deepgen wrote it."""
+        """Report an unexpected format: damage if the rows have the current one, otherwise another version's file."""
         from deepgen.tuning.study import salvage
 
         if salvage.format_of(salvage.JournalBytes.of(self._path, self._hold)) == FORMAT:
@@ -127,7 +127,7 @@ class JournalFile:
         )
 
     def _logged(self) -> bool:
-        """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
+        """Whether the write-ahead log has content; readers may leave an empty one behind."""
         return self._log_bytes() > 0
 
     def _log_bytes(self) -> int:
@@ -138,7 +138,7 @@ class JournalFile:
 
     def _check_log(self) -> None:
         if self._lock is None and (self._still or holder(self.folder) is not None):
-            return  # there is no log, or it belongs to a living writer
+            return  # there is no log, or it belongs to an active writer
         if self._logged():
             from deepgen.tuning.study import salvage
 
@@ -147,7 +147,7 @@ class JournalFile:
                 raise Damaged("log")
 
     def _salvage(self) -> None:
-        """Continue with what is left."""
+        """Continue with the intact rows."""
         from deepgen.tuning.study import salvage
 
         if hasattr(self, "_db"):
@@ -169,12 +169,12 @@ class JournalFile:
             self._connect_writer()
 
     def check(self) -> None:
-        """Read every row. A reader continues past damaged rows, and `damage` reports them."""
+        """Read every row. A reader continues past damaged rows, which `damage` reports."""
         for table in COLUMNS:
             self._table(table)
 
     def remove(self) -> None:
-        """Remove the study's folder with all that is in it."""
+        """Remove the study's folder and everything in it."""
         self._db.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -193,13 +193,13 @@ class JournalFile:
         self.close()
 
     def damage_text(self) -> str:
-        """What is damaged, in one sentence; empty if nothing was found so far."""
+        """What is damaged, in one sentence; empty if no damage was found so far."""
         return f"{self._path} is damaged: {'; '.join(self.damage)}" if self.damage else ""
 
     # Rows
 
     def tally(self) -> Tally:
-        """How many rows there are, without reading them."""
+        """The number of rows, without reading them."""
         return self._reading(self._read_tally)
 
     def _meta(self, key: str) -> Any:
@@ -212,7 +212,7 @@ class JournalFile:
                 self._settle(tally.with_key(key))
 
     def _table(self, table: str) -> list[Row]:
-        """All rows of a table in order, none damaged and none missing."""
+        """All rows of a table in order; raises if one is damaged or missing."""
         return self._reading(lambda: self._read(table))
 
     def _read(self, table: str) -> list[Row]:
@@ -236,7 +236,7 @@ class JournalFile:
 
     def _read_meta(self, *keys: str) -> list[Any]:
         """The values of keys in `meta`; None for a key that was never set."""
-        # Not IN: SQLite would make a table of the keys first, which takes as long as all the rest.
+        # Not IN: SQLite would first build a table of the keys, which takes as long as the rest of the query.
         wanted = " OR ".join(["key = ?"] * len(keys))
         newest = {row[1]: row for row in self._rows("meta", f" WHERE {wanted} ORDER BY seq", keys)}
         return [self._value(key, newest.get(key)) for key in keys]
@@ -254,12 +254,12 @@ class JournalFile:
         for row in self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values):
             listed.append(row)
             room -= _ROW_BYTES + sum(len(value) for value in row if isinstance(value, (bytes, str)))
-            if room < 0:  # pages that are part of themselves, or of many rows
+            if room < 0:  # pages that contain themselves, or are part of many rows
                 raise Damaged("more rows than it has bytes")
         return listed
 
     def _room(self) -> float:
-        """Bytes that rows may have together; what is only in memory was counted when it was salvaged."""
+        """Bytes that all rows may have together; rows in memory were counted when they were salvaged."""
         return inf if self.damage else self._path.stat().st_size + self._log_bytes() + _SLACK
 
     def _reading(self, read: Callable[[], T]) -> T:
@@ -274,7 +274,7 @@ class JournalFile:
                 self._look_again()
 
     def _look_again(self) -> None:
-        """Something looks damaged, perhaps because a writer has started meanwhile where none was expected."""
+        """Read again after apparent damage, which may come from a writer that has started unexpectedly."""
         if not self._still:
             self._salvage()
             return
@@ -285,7 +285,7 @@ class JournalFile:
 
     @contextmanager
     def _moment(self) -> Iterator[None]:
-        """Several reads of one snapshot, while a writer continues."""
+        """Several reads of one snapshot, while a writer may continue."""
         if self._write or self._still or self._db.in_transaction:
             yield
             return
@@ -309,7 +309,7 @@ class JournalFile:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """SQLite's errors as sentences; those of damaged files as Damaged."""
+        """Report SQLite's errors as sentences, and those caused by damaged files as Damaged."""
         try:
             yield
         except sqlite3.Error as error:
@@ -326,7 +326,7 @@ def holder(folder: Path) -> int | None:
 
 
 def writer(folder: Path) -> lock.Holder | None:
-    """The same, with where it runs."""
+    """The process that is writing it, with its host."""
     return lock.who(folder / LOCK)
 
 

@@ -1,7 +1,8 @@
 """A lock file that names its holder: one process at a time, released when that process ends in any way.
 
-What the file says is a hint: anybody who can write it can write any number, and the same number is another process on
-another machine or in another container. So before a signal it is checked that this very process holds the lock.
+The content of the file is only a hint: anyone who can write it can write any process id, and on another machine or in
+another container the same id is another process. So before sending a signal, deepgen checks that the process holds the
+lock.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from typing import IO
 from deepgen.vocabulary.errors import DeepgenError
 
 _GLANCES, _GLANCE_SECONDS = 10, 0.02
-_MOST = 500  # bytes that are read of a lock
-_DIGITS = 10  # of a process id, at most
-_START_FIELD = 19  # of /proc/PID/stat, after the name
+_MOST = 500  # bytes that are read from a lock file
+_DIGITS = 10  # of a process id
+_START_FIELD = 19  # index in /proc/PID/stat, after the name
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that a lock names. What an older deepgen did not write is empty."""
+    """The process that a lock names. Fields that older versions did not write are empty."""
 
-    pid: int = 0  # 0 where it has not written it
-    started: str = ""  # by the clock of that machine's kernel
-    namespace: str = ""  # of process ids
+    pid: int = 0  # 0 if it has not been written
+    started: str = ""  # in clock ticks of that machine's kernel
+    namespace: str = ""  # of process ids, as a namespace
     boot: str = ""
     host: str = ""
 
     @property
     def elsewhere(self) -> str:
-        """Where it runs, if that is not here."""
+        """Where it runs, unless it is on this machine and in this namespace."""
         here = _here()
         if self.boot != here.boot and self.boot:
             return f"on {self.host}, another machine that shares this folder"
@@ -49,7 +50,7 @@ class Holder:
         return " ".join(filter(None, (f"process {self.pid or 'of an unknown number'}", self.elsewhere)))
 
     def signal(self, number: signals.Signals) -> None:
-        """Send a signal to this process and to no later one of the same number."""
+        """Send a signal to this process, and never to a later one with the same id."""
         with suppress(ProcessLookupError):
             signal_process(self.pid, self.started, number)
 
@@ -61,7 +62,7 @@ def holder(path: Path) -> int | None:
 
 
 def who(path: Path) -> Holder | None:
-    """The process that holds the lock, as the file names it."""
+    """The process that holds the lock, as described in the file."""
     if not os.path.isfile(path):  # noqa: PTH113  a pipe in somebody's folder would be waited for
         return None
     try:
@@ -75,7 +76,7 @@ def who(path: Path) -> Holder | None:
             except BlockingIOError:
                 if (held := _read(os.pread(file, _MOST, 0))) is not None:
                     return held
-                time.sleep(_GLANCE_SECONDS)  # it has the lock and writes its id next
+                time.sleep(_GLANCE_SECONDS)  # it holds the lock and is about to write its id
             else:
                 return None
     except OSError:
@@ -86,9 +87,9 @@ def who(path: Path) -> Holder | None:
 
 
 def proven(path: Path) -> Holder | None:
-    """The process that holds the lock, for who will send it a signal; None if there is none.
+    """The process that holds the lock, verified before a signal is sent to it; None if there is none.
 
-    Raises DeepgenError where it runs elsewhere, or where the process of that number is another one.
+    Raises DeepgenError if it runs elsewhere, or if the process with that id is another one.
     """
     held = who(path)
     if held is None:
@@ -103,7 +104,7 @@ def proven(path: Path) -> Holder | None:
     if not ours:
         again = who(path)
         if again is None:
-            return None  # it ended meanwhile
+            return None  # it ended in the meantime
         raise DeepgenError(
             f"{path} names process {held.pid}, which does not hold this lock, so no signal was sent: another process "
             f"holds it (`fuser {path.name}` in that folder may find it), perhaps in a container or on another machine"
@@ -112,14 +113,14 @@ def proven(path: Path) -> Holder | None:
 
 
 def take(path: Path) -> IO[str] | None:
-    """The lock, for as long as the file is open; None when another process holds it."""
-    # Append mode: opening must not erase the holder's id before the lock is ours.
+    """The lock, held as long as the file is open; None if another process holds it."""
+    # Append mode: opening must not erase the holder's id before we hold the lock.
     file = path.open("a+")
     for _ in range(_GLANCES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_GLANCE_SECONDS)  # `holder` takes it for an instant
+            time.sleep(_GLANCE_SECONDS)  # `holder` takes the lock for a moment
         else:
             file.seek(0)
             file.truncate()
@@ -134,7 +135,7 @@ def take(path: Path) -> IO[str] | None:
 
 
 def start_of(pid: int) -> str:
-    """When a process started, in the kernel's ticks; empty where there is none of that number."""
+    """When a process started, in the kernel's ticks; empty if there is no process with that id."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:  # noqa: PTH123  of every lock
             return stat.read().rpartition(")")[2].split()[_START_FIELD]
@@ -143,17 +144,17 @@ def start_of(pid: int) -> str:
 
 
 def signal_process(pid: int, started: str, number: signals.Signals) -> None:
-    """Send a signal to the process that started then. Raises ProcessLookupError where it is gone."""
+    """Send a signal to the process with this id and start time. Raises ProcessLookupError if it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         raise
-    except OSError:  # a kernel without such handles
+    except OSError:  # a kernel without pidfd
         if start_of(pid) == started:
             os.kill(pid, number)
         return
     try:
-        if start_of(pid) == started:  # the handle is of this process, whatever takes its number from now on
+        if start_of(pid) == started:  # the handle refers to this process, even if its id is reused
             signals.pidfd_send_signal(handle, number)
     finally:
         os.close(handle)
@@ -164,14 +165,14 @@ def _read(text: bytes) -> Holder | None:
     if not words or not words[0].isascii() or not words[0].isdigit() or len(words[0]) > _DIGITS:
         return None
     if len(words) == 1:
-        return Holder(int(words[0]))  # of an older deepgen
+        return Holder(int(words[0]))  # written by an older version of deepgen
     started, namespace, boot, host = (*words[1:5], "", "", "", "")[:4]
     return Holder(int(words[0]), started, namespace, boot, host if host.isprintable() else "")
 
 
 @lru_cache(maxsize=1)
 def _here() -> Holder:
-    """This machine and this namespace."""
+    """This machine and namespace."""
     namespace = boot = ""
     with suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -181,7 +182,7 @@ def _here() -> Holder:
 
 
 def _locks(pid: int, path: Path) -> bool:
-    """Whether a process has this file open with the exclusive lock on it."""
+    """Whether a process has this file open and holds the exclusive lock on it."""
     wanted = path.stat()
     tells = os.path.exists("/proc/locks")  # noqa: PTH110  else this kernel does not say who holds which lock
     for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -190,7 +191,7 @@ def _locks(pid: int, path: Path) -> bool:
             if (opened.st_dev, opened.st_ino) != (wanted.st_dev, wanted.st_ino):
                 continue
             facts = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().splitlines()
-        except FileNotFoundError:  # closed meanwhile
+        except FileNotFoundError:  # closed in the meantime
             continue
         if any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in facts):
             return True

@@ -1,8 +1,8 @@
-"""Rows found in the pages of a SQLite file, even if the trees that lead to them are damaged.
+"""Finds rows in the pages of a SQLite file, even if the B-trees that lead to them are damaged.
 
 SQLite refuses a table as soon as one page on the way is damaged. Here every page of the file, and of the write-ahead
-log beside it, is looked at by itself. Nothing that is found can be trusted: the caller checks each row's seal.
-See https://www.sqlite.org/fileformat2.html for pages, cells and records.
+log beside it, is read on its own. No row can be trusted until the caller has checked its seal. See
+https://www.sqlite.org/fileformat2.html for pages, cells and records.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-PAGE = 4096  # bytes: what journals are made with
-HEAD = 100  # bytes of the file before its first page's own content
-_HEAD = b"SQLite format 3\0"  # of the file, in its first page
+PAGE = 4096  # bytes; the page size of journals
+HEAD = 100  # bytes of the file before the first page's own content
+_HEAD = b"SQLite format 3\0"  # at the start of the file, in its first page
 _LEAF = 13  # the kind of page that holds a table's rows
 _LOCAL = PAGE - 35  # bytes of a row that fit into its own page
 _LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
 _LOG_HEAD, _FRAME_HEAD = 32, 24
 _MOST_BYTES = 1 << 28  # of one row
-_RECORD = re.compile(rb"[\x03-\x28](?=\x00)")  # the length of a record's head, and the row's number, which is left out
+_RECORD = re.compile(rb"[\x03-\x28](?=\x00)")  # the length of a record's header, then an omitted row number
 _NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of each integer type
 
 Values = tuple[Any, ...]
-Accept = Callable[[int, Values], bool]  # a row by its number and its columns
+Accept = Callable[[int, Values], bool]  # takes a row's number and columns
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file begins as our databases do, or is empty: SQLite reads some damage there as a setting.
+    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for settings.
 
     `head`: its first HEAD bytes.
     """
@@ -40,13 +40,13 @@ def is_sqlite(head: bytes) -> bool:
 
 
 def user_version(head: bytes) -> int:
-    """What `PRAGMA user_version` says of a file without a log, from its first HEAD bytes."""
+    """The result of `PRAGMA user_version` for a file without a log, from its first HEAD bytes."""
     return int.from_bytes(head[60:64], "big", signed=True)
 
 
 @dataclass(frozen=True)
 class _File:
-    """All pages: those of the log replace those of the file when a row continues in another page."""
+    """All pages. When a row continues in another page, pages in the log replace those in the file."""
 
     pages: list[bytes]
     logged: dict[int, bytes]
@@ -60,12 +60,12 @@ class _File:
 
 
 def scan(data: bytes, log: bytes, accept: Accept) -> None:
-    """Pass every row that can be decoded to `accept`, which says whether it belongs to the journal.
+    """Pass every row that can be decoded to `accept`, which returns whether it belongs to the journal.
 
     `data` is the file, `log` the write-ahead log beside it.
 
-    A page with anything else in it is also searched for byte patterns that could start a row whose first column is its
-    number, so that a damaged cell list hides no row. The log is read last, in the order in which it was written.
+    A page that contains anything else is also searched for byte patterns that could start a row with its number as
+    first column, so that a damaged cell list hides no row. The log is read last, in the order in which it was written.
     """
     file = _read(data, log)
     for page in [*file.pages, *file.all_logged]:
@@ -95,13 +95,13 @@ def _read(data: bytes, log: bytes) -> _File:
         page = frames[at + _FRAME_HEAD : at + _FRAME_HEAD + PAGE].ljust(PAGE, b"\0")
         logged[int.from_bytes(frames[at : at + 4], "big")] = page
         all_logged.append(page)
-        whole = at + _FRAME_HEAD + PAGE <= len(frames)  # a full disk may cut off what was not committed
+        whole = at + _FRAME_HEAD + PAGE <= len(frames)  # a full disk may have truncated uncommitted pages
         commits.append(whole and any(frames[at + 4 : at + 8]))
     return _File(pages, logged, all_logged, commits)
 
 
 def _places(page: bytes, start: int) -> Iterator[int]:
-    """Where the page says that its rows begin; its row count is not trusted."""
+    """The offsets of rows according to the page's cell list; its row count is not trusted."""
     for at in range(start + 8, PAGE - 1, 2):
         place = int.from_bytes(page[at : at + 2], "big")
         if not at + 2 <= place < PAGE - 4:
@@ -110,7 +110,7 @@ def _places(page: bytes, start: int) -> Iterator[int]:
 
 
 def _possible(page: bytes) -> Iterator[int]:
-    """Where rows may begin: their length and their number come before the head of the record."""
+    """Possible offsets of rows: the row's length and number precede the record's header."""
     for match in _RECORD.finditer(page):
         for place in range(max(0, match.start() - 12), match.start() - 1):
             try:
@@ -136,7 +136,7 @@ def _row(file: _File, page: bytes, place: int) -> tuple[int, Values] | None:
 
 
 def _spread(file: _File, page: bytes, at: int, length: int) -> bytes | None:
-    """A row that continues in overflow pages, each of which names the next."""
+    """The payload of a row that continues in overflow pages, each of which points to the next."""
     local = _LEAST_LOCAL + (length - _LEAST_LOCAL) % (PAGE - 4)
     local = local if local <= _LOCAL else _LEAST_LOCAL
     parts = [page[at : at + local]]
@@ -153,7 +153,7 @@ def _spread(file: _File, page: bytes, at: int, length: int) -> bytes | None:
 
 
 def _record(payload: bytes) -> Values | None:
-    """The columns of a row; None where the bytes cannot be one."""
+    """The columns of a row; None if the bytes are not a valid record."""
     end, at = _varint(payload, 0)
     if not at <= end <= len(payload):
         return None

@@ -1,6 +1,6 @@
-"""A study's journal, read once: its trials, finals, times and notes, and the rows and the summary made of them.
+"""A study's journal, read once: its trials, finals, times and notes, and the rows and summary made from them.
 
-A summary has doubts: reasons not to take the result at face value, each a sentence for the user.
+A summary lists doubts: reasons not to take the result at face value, each a sentence for the user.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """A study at one moment."""
+    """The state of a study at one moment."""
 
     study: Study
     tally: Tally
-    trials: tuple[Trial, ...]  # the ended ones, by id
-    began_at: float | None  # in Unix time: when the first of them was asked for
+    trials: tuple[Trial, ...]  # the ended trials, by id
+    began_at: float | None  # Unix time at which the first of them was asked for
     ended_at: Mapping[int, float]
     finals: Finals | None
     times: tuple[Mapping[str, Any], ...]  # where the time of each run went
     notes: tuple[tuple[float, str], ...]
     budget: Mapping[str, Any]
-    writer: int | None  # the process that tunes it now
+    writer: int | None  # the process that is tuning it now
     damage: str
 
     def rows(self) -> list[Row]:
@@ -79,7 +79,7 @@ class Reading:
         }
 
     def _faster_baseline(self, finals: Finals) -> JsonObject | None:
-        """The fastest baseline that the winner is significantly slower than, with what would help, if there is one.
+        """The fastest baseline that is significantly faster than the winner, if there is one, with suggestions.
 
         Less accurate baselines do not count.
         """
@@ -96,19 +96,19 @@ class Reading:
             helps.append(f"more trials: --trials {max(200, 3 * ended)}")
         if any("finalist" in text for text in finals.left_out) or ended > 20 * (self.budget.get("keep_top") or 8):
             helps.append("more finalists: --keep-top 16")
-        if not any("FAMILY" in row.config for row in finals.finalists):  # they have not competed
+        if not any("FAMILY" in row.config for row in finals.finalists):  # families have not competed
             helps.append("other families: --family all")
         helps.append(f"{name} itself")
         return {"name": name, "ratio": ratio, "interval": [*interval], "helps": [*helps]}
 
     def default_measured_after(self) -> float | None:
-        """The seconds from the start to the end of the trial that the search began with."""
+        """Seconds from the start until the trial that the search began with ended."""
         rank = self.budget.get("default")
         first = next((trial for trial in self.trials if str(trial.rank) == rank), None)
         return None if first is None else round(self._after(self.ended_at[first.id]), 3)
 
     def improved(self) -> list[tuple[float, float]]:
-        """Each improvement of the best: seconds since the start, over all runs, and the new best time."""
+        """Each improvement of the best time: seconds since the start, over all runs, and the new best time."""
         right = [trial for trial in self.trials if trial.ok and trial.seconds is not None]
         best: list[tuple[float, float]] = []
         for trial in sorted(right, key=lambda trial: (self.ended_at[trial.id], trial.id)):
@@ -118,9 +118,9 @@ class Reading:
 
     def _after(self, at: float) -> float:
         """How long all runs together had lasted at a moment in Unix time."""
-        lasted, after = 0.0, at - (self.began_at or at)  # an older deepgen did not record when runs began
+        lasted, after = 0.0, at - (self.began_at or at)  # older versions of deepgen did not record when runs began
         runs = {run.get("started_at"): run["total"] for run in self.times}
-        runs.setdefault(self.budget.get("started_at"), 0.0)  # the newest one, while it runs
+        runs.setdefault(self.budget.get("started_at"), 0.0)  # the newest run, which may not have ended
         for began, seconds in runs.items():
             if isinstance(began, (int, float)) and began <= at:
                 after = lasted + at - began
@@ -146,9 +146,9 @@ def read(study: Study, journal: Journal) -> Reading:
     )
 
 
-WIDE = 0.10  # of a ratio: an interval wider than this is doubted
-FAR = 20.0  # a library this many times slower was probably held up by whatever disturbed the machine
-_MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels reach the finals
+WIDE = 0.10  # of a ratio: a wider confidence interval raises a doubt
+FAR = 20.0  # a library this many times slower was probably slowed by whatever disturbed the machine
+_MANY = 0.1  # share of trials: fewer disturbed ones hardly change which kernels reach the finals
 RETEST = "run `deepgen retest` on a quiet machine"
 
 
@@ -166,7 +166,7 @@ def over_default(finals: Finals) -> JsonObject | None:
 def all_doubts(
     finals: Finals | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
 ) -> list[str]:
-    """All doubts about a study with these newest finals; `winner` is that of its summary."""
+    """All doubts about a study with these newest finals; `winner` is the one in its summary."""
     doubts = [*_of_trials(trials)]
     if winner is None:
         return doubts
@@ -238,7 +238,7 @@ def _of_ratios(finals: Finals, winner: Mapping[str, Any]) -> list[str]:
 def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
     by_memory = winner.get("bound") == MEMORY
     share = winner.get("share_of_bound" if by_memory else "share_of_peak")
-    # With warm caches what fits into them need not be read from memory.
+    # With warm caches, data that fits into them need not be read from memory.
     if share is None or share <= 1.0 + TIE or (by_memory and not cold):
         return []
     rate = "memory bandwidth" if by_memory else "peak"
@@ -270,7 +270,7 @@ def _disturbed(finals: Finals) -> list[str]:
 
 
 def _together(sentences: Sequence[str]) -> str:
-    """One sentence for many that differ only in their percentage; otherwise the most frequent one."""
+    """One sentence for many that differ only in a percentage; otherwise the most frequent sentence."""
     common = max(set(sentences), key=sentences.count)
     pattern = re.compile(r"\d+%")
     alike = [text for text in sentences if pattern.sub("%", text) == pattern.sub("%", common)]

@@ -1,6 +1,6 @@
-"""Imports a recording as a study, for every command that reads studies.
+"""Imports a recording as a study, so that every command that reads studies accepts it.
 
-Such a study is marked as recorded: in the conditions of its trials, in a note, and by its strategy, so it cannot be
+The study is marked as recorded in the conditions of its trials, in a note, and by its strategy, so it cannot be
 resumed. It has no kernels and no finals.
 """
 
@@ -26,7 +26,7 @@ _NEEDED = "a recording with `operator`, `kernel_name` and `device_name`, as benc
 
 
 def import_study(file: Path, target: Target, out: Path) -> Study:
-    """Make a study of a recording in Kernel Tuner's cache format that also names its operator and its family."""
+    """Create a study from a recording in Kernel Tuner's cache format that also names its operator and its family."""
     data = recorded.document(file)
     if not isinstance(data, dict) or not {"operator", "kernel_name", "device_name", "cache"} <= set(data):
         raise BadInput("is not a recording that a study can be made from", where=str(file), allowed=_NEEDED)
@@ -45,7 +45,7 @@ def import_study(file: Path, target: Target, out: Path) -> Study:
         measured = [_measured(record, around) for record in records]
         ended = [_moment(record) for record in records]
     definition = plan(request).definition
-    # Its own space, not that of today: families gain knobs, and only these configs were measured.
+    # The space of the recorded configs, not the family's current one, which may have gained knobs.
     space = Space.from_points(str(data["kernel_name"]), configs)
     folder = out / f"{RECORDED}-{request.operator.slug()}-{digest(definition, 8)}"
     if folder.exists():
@@ -66,12 +66,12 @@ def import_study(file: Path, target: Target, out: Path) -> Study:
 
 
 def is_recorded(study: Study) -> bool:
-    """Whether it was imported, not tuned."""
+    """Whether it was imported rather than tuned."""
     return bool(study.definition["strategy"] == RECORDED)
 
 
 def _measured(record: Mapping[str, Any], around: Mapping[str, Json]) -> Measurement:
-    """With all runs that were recorded; a kernel that failed has none."""
+    """A measurement with all recorded runs; a failed kernel has none."""
     measurement = recorded.measurement_of(record)
     runs = tuple(float(ms) * 1e-3 for ms in record.get("times") or () if ms > 0)
     return replace(measurement, samples=runs if measurement.ok and runs else measurement.samples, conditions=around)

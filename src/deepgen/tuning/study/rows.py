@@ -20,7 +20,7 @@ from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.measurement import Measurement, Trial
 
 Row = tuple[Any, ...]
-FORMAT = 2  # of a journal; its number is in the file's header, and in a sealed row of `meta` too
+FORMAT = 2  # of a journal; stored in the file's header and in a sealed row of `meta`
 # Keys of `meta`.
 TALLY, FORMAT_KEY, RESTART, CHECKPOINT, FINALS_LOST = "tally", "format", "restart", "checkpoint", "finals_lost"
 _OF_BEST = ("rank", "config", "seconds")
@@ -38,7 +38,7 @@ CREATE TABLE trials(
 CREATE TABLE finals(seq INTEGER PRIMARY KEY, at REAL NOT NULL, result BLOB NOT NULL, seal BLOB NOT NULL);
 CREATE TABLE notes(seq INTEGER PRIMARY KEY, at REAL NOT NULL, text TEXT NOT NULL, seal BLOB NOT NULL);
 """
-# The columns of each table, but for the seal, which comes last. The first one is the row's number.
+# The columns of each table, except the seal, which comes last. The first one is the row's number.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "meta": ("seq", "key", "value"),
     "asks": ("seq", "told", "wanted", "first", "given"),
@@ -47,14 +47,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "notes": ("seq", "at", "text"),
 }
 FLOATS = frozenset({"asked_at", "seconds", "done_at", "at"})  # SQLite may return an integer from such a column
-# What the values of a journal may unpack to: so much in any case, and so much for each packed byte. Ours unpack to six
-# times their size. A value weighs by what Python takes for it: an object more than a list, a list more than a number.
+# Limits on what a journal's values may unpack to: a fixed amount plus an amount per packed byte. Ours unpack to six
+# times their size. The weight of a value estimates its memory in Python: an object more than a list or a number.
 _MOST_BYTES, _MOST_WEIGHT = 8 << 20, 300_000
 _BYTES_EACH, _WEIGHT_EACH = 64, 4
 _WEIGHTS = ((b",", 1), (b"[", 1), (b"{", 4))
 _RANK_DIGITS = 1000
 
-# A preset dictionary for zlib: text that most outcomes contain. It is part of the format: never change it.
+# A preset dictionary for zlib: text that most outcomes contain. It is part of the format, so never change it.
 _USUAL = (
     b'"cpu_seconds": , "stack_bytes": , "shared_bytes": , "registers": , "spill_bytes": "contaminated": "other '
     b'processes took % of the processor\'s time", "simulated": true, "device": "bundle": "confirmed": true, "retaken": '
@@ -66,24 +66,24 @@ _USUAL = (
 
 
 class Damaged(Exception):
-    """Something in a journal is not as it was written. Never shown to a user: the journal salvages what is left."""
+    """Part of a journal is not as it was written. Never shown to users: the journal salvages the intact rows."""
 
 
 def pack(value: object) -> bytes:
-    """A JSON value in few bytes."""
+    """A JSON value in compressed form."""
     packer = zlib.compressobj(zdict=_USUAL)
     return packer.compress(json.dumps(value).encode()) + packer.flush()
 
 
 class Unpacker:
-    """Unpacks the values of one journal, within what one of its size may hold all in all."""
+    """Unpacks the values of one journal, with limits that follow from its size."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._bytes, self._weight = _MOST_BYTES, _MOST_WEIGHT  # that are left
+        self._bytes, self._weight = _MOST_BYTES, _MOST_WEIGHT  # what remains of the limits
 
     def __call__(self, packed: bytes) -> Any:
-        """What was packed. Raises Damaged for anything else, and BadInput for more than any journal of ours holds."""
+        """The unpacked value. Raises Damaged if it was not packed here, and BadInput if it exceeds the limits."""
         unpacker = zlib.decompressobj(zdict=_USUAL)
         self._bytes += _BYTES_EACH * len(packed)
         self._weight += _WEIGHT_EACH * len(packed)
@@ -102,7 +102,7 @@ class Unpacker:
 
 
 def unpack(packed: bytes) -> Any:
-    """A value by itself."""
+    """Unpack a single value."""
     return Unpacker("a journal")(packed)
 
 
@@ -121,7 +121,7 @@ _HALVES: list[tuple[type, ...]] = [
     (type(None),) * 5,
     *((str, time, bytes, at, bytes) for time in (*_REAL, type(None)) for at in _REAL),
 ]
-# What rows may hold: a column of SQLite's can hold anything.
+# The types that rows may hold: SQLite does not enforce those of its columns.
 _TYPES: Mapping[str, frozenset[tuple[type, ...]]] = {
     "meta": frozenset({(int, str, bytes, bytes)}),
     "asks": frozenset({(int, int, int, int, int, bytes)}),
@@ -142,12 +142,12 @@ def is_sound(table: str, row: Row) -> bool:
     return bool(row[-1] == seal(table, *row[:-1]))
 
 
-# Trials: a row is written when its config is asked for, and completed when it has ended. Each half has its own seal.
+# Trials: a row is written when its config is asked for, and completed when it ends. Each half has its own seal.
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One call of a strategy's ask: after how many tells, how many configs were wanted, and the ids that came."""
+    """One call of a strategy's ask: the number of tells before it, the configs wanted, and the ids returned."""
 
     after: int
     wanted: int
@@ -157,7 +157,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config that was asked for, before it has a measurement."""
+    """A config that was asked for and has no measurement yet."""
 
     id: int
     rank: int
@@ -171,7 +171,7 @@ def asked_row(proposal: Proposal, at: float) -> Row:
 
 
 def done_values(trial: Trial, at: float) -> Row:
-    """The second half of a trial's row, its seal last."""
+    """The second half of a trial's row, with its seal last."""
     outcome = {
         "kernel_id": trial.kernel_id,
         "facts": dict(trial.build_facts),
@@ -211,14 +211,14 @@ def trial_of(row: Row, unpack: Callable[[bytes], Any] = unpack) -> Trial:
         raise Damaged(f"trial {row[0]}: {error}") from error
 
 
-# What a journal holds, in one row: it reveals missing rows, and is enough for a summary.
+# The contents of a journal in one row: it reveals missing rows, and is enough for a summary.
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many rows each table has, how the trials ended, and the fastest right one."""
+    """How many rows each table has, how the trials ended, and the fastest correct one."""
 
-    keys: tuple[str, ...] = ()  # of the table `meta`
+    keys: tuple[str, ...] = ()  # in the table `meta`
     asks: int = 0
     trials: int = 0
     finals: int = 0
@@ -259,7 +259,7 @@ class Tally:
 
 
 def final_of(finals: Mapping[str, Any]) -> JsonObject:
-    """Finals without their samples and losers."""
+    """A summary of finals, without their samples and losers."""
     chosen = [row for row in finals["finalists"] if row["trial"] == finals["winner"]]
     summary: JsonObject = {
         key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves", "properties")
@@ -267,21 +267,21 @@ def final_of(finals: Mapping[str, Any]) -> JsonObject:
     return {**summary, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 
 
-# The file: its tables, with the format and the tally in them.
+# The file: its tables, including the format and the tally.
 
 
 def version(db: sqlite3.Connection) -> int:
-    """The format of a journal; 0 while its tables are not there yet."""
+    """The format of a journal; 0 before its tables exist."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def is_new(db: sqlite3.Connection) -> bool:
-    """Whether there is nothing in it yet."""
+    """Whether it has no tables yet."""
     return version(db) == 0 and db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def is_ours(db: sqlite3.Connection) -> bool:
-    """Whether its tables are those of a journal: a view or a computed column would run a stranger's SQL."""
+    """Whether its tables are exactly a journal's: a view or a computed column could run someone else's SQL."""
     listed = db.execute("SELECT sql FROM sqlite_master").fetchmany(2 * len(COLUMNS))
     return sorted(" ".join(str(sql).split()) for [sql] in listed) == _STATEMENTS
 
@@ -305,7 +305,7 @@ def create(db: sqlite3.Connection, rows: Mapping[str, Sequence[Row]] | None = No
 
 
 def keep(db: sqlite3.Connection, key: str, value: object) -> None:
-    """Set a key in `meta`, under a higher number than all rows before: of two rows, the newer counts."""
+    """Set a key in `meta`, with a higher number than all earlier rows: of two rows the newer one counts."""
     [last] = db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
     db.execute("DELETE FROM meta WHERE key = ?", (key,))
     db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", sealed("meta", last + 1, key, pack(value)))

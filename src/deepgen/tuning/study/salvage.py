@@ -1,4 +1,4 @@
-"""Recovers a damaged journal: every intact row, and what the lost ones mean for the study."""
+"""Recovers a damaged journal: every intact row, and the effect of the lost ones on the study."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from deepgen.tuning.study.rows import (
 from deepgen.vocabulary import BadInput, foreign
 
 _REPAIRED, _UNFINISHED = "journal.repaired.sqlite", "journal.repaired.tmp"
-_NAMED = 8  # numbers that a sentence lists
+_NAMED = 8  # numbers listed in a sentence
 _MOST_BYTES, _MOST_TRIALS, _TIMES_MET = 1 << 30, 10_000_000, 8
 
 
 @dataclass(frozen=True)
 class Salvaged:
-    """The intact rows, table by table, and sentences about what is lost."""
+    """The intact rows of each table, and sentences about what is lost."""
 
     rows: Mapping[str, Sequence[Row]]
     losses: tuple[str, ...]
@@ -63,22 +63,22 @@ class Salvaged:
 class _Scanned:
     """Rows that belong to the journal, collected while scanning."""
 
-    meta: dict[str, tuple[int, Any]] = field(default_factory=dict)  # the newest of each key, with its number
+    meta: dict[str, tuple[int, Any]] = field(default_factory=dict)  # the newest value of each key, with its row number
     asks: dict[int, Row] = field(default_factory=dict)
-    asked: dict[int, Row] = field(default_factory=dict)  # the first half of a trial: id, rank, config, asked_at, seal
-    done: dict[int, Row] = field(default_factory=dict)  # the second, with the rank before it
+    asked: dict[int, Row] = field(default_factory=dict)  # first half of a trial's row: id, rank, config, asked_at, seal
+    done: dict[int, Row] = field(default_factory=dict)  # the second half, preceded by id and rank
     finals: dict[int, Row] = field(default_factory=dict)
     notes: dict[int, Row] = field(default_factory=dict)
-    broken: set[int] = field(default_factory=set)  # trials with a sound first half and a damaged second
+    broken: set[int] = field(default_factory=set)  # trials with an intact first half and a damaged second half
     unpack: Unpacker = field(default_factory=lambda: Unpacker("a journal"))
-    room: float = inf  # bytes that rows may still have: pages may be part of many rows
+    room: float = inf  # bytes that further rows may have: damaged pages can appear in many rows
 
     @property
     def any(self) -> bool:
         return bool(self.meta or self.asks or self.asked or self.done)
 
     def accept(self, number: int, values: pages.Values) -> bool:
-        """A row of a journal, recognised by its seal."""
+        """Accept a row of a journal, recognised by its seal."""
         self.room -= sum(len(value) for value in values if isinstance(value, (bytes, str)))
         if self.room < 0:
             raise Damaged("more rows than it has bytes")
@@ -117,22 +117,22 @@ class _Scanned:
 
 @dataclass(frozen=True)
 class JournalBytes:
-    """The bytes of a journal: of the file, and of the write-ahead log beside it."""
+    """The bytes of a journal: of its file and of the write-ahead log beside it."""
 
     data: bytes
     log: bytes
 
     @staticmethod
     def of(path: Path, hold: Hold) -> JournalBytes:
-        log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
+        log = _log(path)  # SQLite does not lock this file, so opening and closing it is safe
         if any(file.stat().st_size > _MOST_BYTES for file in (path, log) if file.is_file()):
             raise Damaged("it is too large to search")
         return JournalBytes(hold.read(), log.read_bytes() if log.is_file() else b"")
 
 
 def salvage(content: JournalBytes, where: str = "a journal") -> Salvaged:
-    """Everything that can still be read; raises Damaged if that is nothing."""
-    # Every row may be met several times: in pages that are not in use any more, and in the log.
+    """Everything that can still be read; raises Damaged if nothing can."""
+    # A row may occur several times: in unused pages, and in the log.
     room = _TIMES_MET * (len(content.data) + len(content.log))
     scanned = _Scanned(unpack=Unpacker(where), room=room)
     pages.scan(content.data, content.log, scanned.accept)
@@ -143,7 +143,7 @@ def salvage(content: JournalBytes, where: str = "a journal") -> Salvaged:
 
 
 def format_of(content: JournalBytes) -> int | None:
-    """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
+    """The format recorded in the rows, regardless of the file's header; None if no such row is left."""
     scanned = _Scanned()
     pages.scan(content.data, content.log, scanned.accept)
     number = scanned.value(FORMAT_KEY)
@@ -151,9 +151,9 @@ def format_of(content: JournalBytes) -> int | None:
 
 
 def log_is_cut(content: JournalBytes, newest: int) -> bool:
-    """Whether the write-ahead log holds commits that SQLite leaves out, because something before them is damaged.
+    """Whether the write-ahead log holds commits that SQLite skips because something before them is damaged.
 
-    `newest` is the highest number in `meta` that SQLite shows. What was never committed does not count.
+    `newest` is the highest number in `meta` that SQLite shows. Uncommitted pages do not count.
     """
     scanned = _Scanned()
     for page in pages.committed(content.data, content.log):
@@ -164,7 +164,7 @@ def log_is_cut(content: JournalBytes, newest: int) -> bool:
 
 
 def _sorted_out(scanned: _Scanned) -> Salvaged:
-    """The study that the intact rows describe."""
+    """The journal's rows as implied by the intact ones."""
     losses: list[str] = []
     tally = _tally(scanned)
     before = scanned.value(RESTART) or {"asked": 0, "lost": []}
@@ -222,7 +222,7 @@ def _tally(scanned: _Scanned) -> Tally | None:
 
 
 def _regain_configs(scanned: _Scanned) -> None:
-    """A trial whose first half is damaged has its rank from the second; the space says which config that is."""
+    """Recover configs of trials whose first half is damaged: the second half has the rank, the space the config."""
     without = scanned.done.keys() - scanned.asked.keys()
     if not without or scanned.value("space") is None:
         return
@@ -236,7 +236,7 @@ def _regain_configs(scanned: _Scanned) -> None:
 
 
 def _reopened(scanned: _Scanned, tally: Tally | None, ended: Collection[int]) -> list[int]:
-    """Trials that had ended, as far as is known, and have no measurement now."""
+    """Trials that are known to have ended and have no measurement any more."""
     broken = sorted(scanned.broken - set(ended))
     if tally is None or tally.ended - len(ended) <= len(broken):
         return broken
@@ -248,7 +248,7 @@ def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], loss
     finals = _in_order(scanned.finals)
     newest = finals[-1] if finals else None
     if (newest[0] if newest else 0) < (tally.finals if tally else 1 if ended else 0):
-        # Without a tally nobody knows whether finals were run: one of the trials may have lost them.
+        # Without a tally it is unknown whether finals were run: their row may be among the lost ones.
         losses.append("the newest finals cannot be read and are rerun" if tally else "finals may be lost")
         scanned.meta[FINALS_LOST] = (0, True)
         return []
@@ -304,9 +304,10 @@ def _trials(numbers: Sequence[int]) -> str:
 
 
 def repair(path: Path, content: JournalBytes, salvaged: Salvaged) -> None:
-    """Replace a damaged journal by a new one with the intact rows. The damaged file is kept beside it; a note says so.
+    """Replace a damaged journal by a new one with the intact rows. The damaged file is kept beside it, and a note says
+    so.
 
-    Once the new file has its name, any later writer completes a repair that was interrupted.
+    Once the new file is renamed to _REPAIRED, any later writer completes an interrupted repair.
     """
     unfinished = path.with_name(_UNFINISHED)
     unfinished.unlink(missing_ok=True)
@@ -324,11 +325,11 @@ def repair(path: Path, content: JournalBytes, salvaged: Salvaged) -> None:
 
 
 def finish_repair(path: Path) -> None:
-    """The last steps of a repair, also one that was interrupted."""
+    """The last steps of a repair, which also complete an interrupted one."""
     repaired = path.with_name(_REPAIRED)
     if not repaired.exists():
         return
-    for end in ("-wal", "-shm"):  # those of the damaged file must never be read into the new one
+    for end in ("-wal", "-shm"):  # those of the damaged file must never be applied to the new one
         path.with_name(path.name + end).unlink(missing_ok=True)
     repaired.replace(path)
 
@@ -338,6 +339,6 @@ def _log(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file to disk that nobody has open."""
+    """Flush a closed file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

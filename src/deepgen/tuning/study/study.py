@@ -32,7 +32,7 @@ from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
 from deepgen.vocabulary.measurement import ONE
 from deepgen.vocabulary.registry import Registry
 
-# What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
+# Modules that only tuning, emitting and loading need are imported where they are used, so that reading is fast.
 if TYPE_CHECKING:
     from deepgen.generators import Generator
     from deepgen.run.measure.base import Task
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.study.reading import Reading
 
 _WHAT = ("operator", "target")
-# What draws a study, by the attribute it is reached by: packages above this one bring it.
+# Views that draw a study, by attribute name; packages above this one register them.
 VIEWS: Registry[Callable[[Study], Any]] = Registry("deepgen.views", "view of a study", {})
 
 
@@ -77,7 +77,7 @@ class Study:
     ) -> Study:
         """The study in a folder.
 
-        `operator` and `generator` are needed if it was tuned with objects that are in no file or module. `trust`
+        `operator` and `generator` are needed if it was tuned with objects that no file or module defines. `trust`
         allows code and binaries that were not written by this user's deepgen to run.
         """
         path = Path(folder)
@@ -89,7 +89,7 @@ class Study:
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
 
     def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
-        """How another process opens it. Trust is not part of that: whoever opens a study decides it."""
+        """The arguments with which another process opens the study. Trust is not included: each reader decides it."""
         return self.folder.absolute(), self._own_operator, self._own_generator
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Study:
         return foreign.html_table("deepgen study", self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """A short summary for people. Never fails: debuggers call it too."""
+        """A short summary for people. Never fails, because debuggers call it too."""
         facts = {"operator": self.describe(), "target": self.target.shown}
         try:
             summary: dict[str, Any] = self.summary()
@@ -121,12 +121,12 @@ class Study:
 
     @cached_property
     def about(self) -> Operator:
-        """The operator as recorded, without its code: its name, sizes, work, tensors."""
+        """The operator as recorded, without its code: its name, sizes, work and tensors."""
         return self.shapes[0]
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
-        """The same for all shapes at which its kernels were timed."""
+        """The recorded operators of all shapes at which kernels were timed."""
         with foreign.shaped(str(self.folder), "is not a deepgen study: its operator"):
             return known_shapes(self.definition)
 
@@ -141,11 +141,11 @@ class Study:
 
     @cached_property
     def also(self) -> tuple[Operator, ...]:
-        """Its other shapes."""
+        """The operators of its other shapes."""
         return tuple(self._operator(data) for data in self.definition.get("also", ()))
 
     def task(self) -> Task:
-        """The task for a runner that measures its kernels again."""
+        """The task for a runner that is to measure its kernels again."""
         from deepgen.operators.neighbours import multiples
         from deepgen.run.measure.base import Policy, Task
         from deepgen.tuning.request import own_baselines
@@ -200,7 +200,7 @@ class Study:
 
     @cached_property
     def strategy(self) -> str | StrategyKind:
-        """The name of its strategy, or the user's own strategy, with its code loaded."""
+        """The name of the strategy, or the user's own strategy, with its code loaded."""
         ref = self._code("strategy")
         name: str = self.definition["strategy"]
         if ref is None or ref.by == finding.NAME:
@@ -225,17 +225,17 @@ class Study:
         return None if ref is None else finding.CodeRef.from_json(ref)
 
     def _loaded(self, ref: finding.CodeRef, part: str) -> Any:
-        """A class of the user's own, loaded after its origin was checked."""
+        """A class of the user's, loaded after its origin was checked."""
         self._require(f"the {part} {ref.ref}")
         return finding.load(ref, self.folder)
 
     def _require(self, holds: str) -> None:
-        """Raises Untrusted unless this user's deepgen wrote the study's code, or whoever opened it allows it."""
+        """Raises Untrusted unless the user's own deepgen wrote the study's code or the caller trusts it."""
         code = signed_part(self.definition)
         trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=holds)
 
     def kept_space(self) -> Space | None:
-        """The space as the journal keeps it, which takes no code of the generator; None where damage took it."""
+        """The space stored in the journal, which needs no generator code; None if it was lost to damage."""
         with self._journal() as journal:
             return journal.space()
 
@@ -256,7 +256,7 @@ class Study:
         return self.read().rows()
 
     def table(self) -> Any:
-        """The same as a pandas DataFrame."""
+        """The rows as a pandas DataFrame."""
         return as_frame(self.rows())
 
     def trial(self, number: int) -> Trial:
@@ -279,7 +279,7 @@ class Study:
         return sorted(best, key=lambda t: (t.id != winner, t.seconds))
 
     def best(self) -> Best:
-        """The winner of the finals, or the fastest trial so far if there were none yet. Refused if they are damaged."""
+        """The winner of the finals, or the fastest trial so far before any finals. Raises if the finals are damaged."""
         from deepgen.tuning.study.best import Best
 
         with self._journal() as journal:
@@ -301,24 +301,24 @@ class Study:
         return Best(self, best[0], seconds, judged=finals is not None)
 
     def kernel(self, trial: Trial) -> Kernel:
-        """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
+        """The kernel of a trial: the stored winner if it may be used, otherwise emitted again."""
         stored = self.stored(trial)
         return self.emitted(trial) if stored is None else stored.kernel
 
     def stored(self, trial: Trial) -> Stored | None:
-        """The stored winner, where it is of this trial, and this user's own or trusted."""
+        """The stored winner, if it is this trial's and either the user's own or trusted."""
         winner = read_winner(self.folder / WINNER)
         usable = winner is not None and winner.kernel.id == trial.kernel_id and (winner.own or self.trusted)
         return winner if usable else None
 
     def emit(self, config: Mapping[str, Any]) -> Kernel:
-        """The kernel that the generator emits here for a config out of the journal."""
+        """The kernel that this generator emits for a config from the journal."""
         check_config(self._emits, config, str(self.folder))
         return self.generator.emit(self.operator, self.target, config)
 
     @cached_property
     def _emits(self) -> Space:
-        """The generator's own space, whatever the journal has recorded."""
+        """The generator's own space, regardless of what the journal recorded."""
         return self.generator.space(self.operator, self.target)
 
     def emitted(self, trial: Trial) -> Kernel:
@@ -335,16 +335,17 @@ class Study:
         )
 
     def serves_only(self, finals: Finals | None = None) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape.
+        """What a shape must satisfy beyond the winner's own requirements, and why, such as a wrong result at another
+        shape.
 
-        `finals`, if the caller has them, are those that the kernel won.
+        `finals`, if the caller has read them, are those that the kernel won.
         """
         held = self.finals() if finals is None else finals
         serves = held.serves if held is not None else None
         return serves.requirements(self.about.signature()) if serves is not None else ()
 
     def exclusive(self, finals: Finals | None = None) -> bool:
-        """Whether calls of the winner must not overlap."""
+        """Whether calls of the winner must not run concurrently."""
         held = self.finals() if finals is None else finals
         return held is not None and held.properties is not None and held.properties.threads == ONE
 
@@ -358,12 +359,12 @@ class Study:
             return journal.notes()
 
     def budget(self) -> dict[str, Any]:
-        """Trials, time and finalists that the newest run was given."""
+        """The trials, time and finalists allowed in the newest run."""
         with self._journal() as journal:
             return journal.run()
 
     def damage(self) -> str:
-        """What is damaged in the journal, in one sentence; empty where every row is as it was written."""
+        """What is damaged in the journal, in one sentence; empty if every row is intact."""
         with self._journal() as journal:
             journal.check()
             return journal.damage_text()
@@ -378,7 +379,7 @@ class Study:
             return self.read().summary()
 
     def read(self) -> Reading:
-        """Everything in the journal, read once: what rows, a summary and a report are made of."""
+        """Everything in the journal, read once: the source of rows, the summary and reports."""
         from deepgen.tuning.study.reading import read
 
         with self._journal() as journal:
@@ -386,11 +387,11 @@ class Study:
 
     @property
     def plot(self) -> Any:
-        """Charts of it, such as `study.plot.history()`."""
+        """Charts of the study, such as `study.plot.history()`."""
         return VIEWS.get("plot")(self)
 
     def speed(self, seconds: float, finals: Finals | None = None) -> JsonObject:
-        """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
+        """The speed of a run that takes this many seconds. Rates come from `finals`, if the caller has read them."""
         held = (self.finals() if finals is None else finals) or Finals(None)
         return speed(self.shapes, seconds, held.peak_gflops, held.bandwidth or self.target.bandwidth)
 

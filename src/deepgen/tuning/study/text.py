@@ -1,7 +1,7 @@
-"""A study's results as text: times, rates and knobs as a person reads them, and trials as a table.
+"""A study's results as text: times, rates and knobs for people, and trials as a table.
 
-A row of the table has the columns of `FIXED`, then `knob.NAME`, `fact.NAME` (of the build) and `event.NAME` (counted).
-A knob, fact or event that a trial does not have is absent from its row: it is unknown, not 0.
+A row of the table has the columns of `FIXED`, then `knob.NAME`, `fact.NAME` (from the build) and `event.NAME` (a
+counter). A knob, fact or event that a trial does not have is absent from its row: it is unknown, not 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deepgen.vocabulary.errors import install_extra
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: 1 trial, 2 trials."""
+    """A count with its noun: 1 trial, 2 trials."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -31,8 +31,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def rate_text(fast: Mapping[str, Any]) -> str:
-    """The most informative rate of a run: of its arithmetic, or of its bytes if memory bounds it."""
-    from deepgen.tuning.speed import MEMORY  # imported late: most callers do not need it
+    """The most informative rate of a run: that of its arithmetic, or of its bytes if memory bounds it."""
+    from deepgen.tuning.speed import MEMORY  # imported late, as most callers do not need it
 
     if fast.get("bound") == MEMORY:
         return f"{fast['gbytes_per_second']:.1f} GB/s"
@@ -40,7 +40,7 @@ def rate_text(fast: Mapping[str, Any]) -> str:
 
 
 def bound_text(fast: Mapping[str, Any]) -> str:
-    """How near a run is to its bound, to follow its rate; empty where the bound is not known."""
+    """How near a run is to its bound, to follow its rate; empty if the bound is unknown."""
     from deepgen.tuning.speed import MEMORY
 
     share, what = fast["share_of_peak"], "peak"
@@ -59,7 +59,7 @@ def knob_text(value: Any) -> str:
 
 
 def lost_baselines(results: Mapping[str, Any]) -> list[str]:
-    """Which baselines the winner is not compared with, and why, one line each."""
+    """Baselines that the winner is not compared with, and why, one line each."""
     return [
         f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
         f"{row['detail']}; not compared"
@@ -69,8 +69,8 @@ def lost_baselines(results: Mapping[str, Any]) -> list[str]:
 
 Row: TypeAlias = "dict[str, Any]"
 KNOB, FACT, EVENT = "knob.", "fact.", "event."
-PROXY = f"{FACT}proxy"  # what `seconds` are where they are not times
-# `seconds` is the time that counts, of correct trials alone; `finals_seconds` that of finals; `ended_at` is Unix time.
+PROXY = f"{FACT}proxy"  # what `seconds` measures if it is not a time
+# `seconds` is the time that counts, for correct trials only; `finals_seconds` is from finals; `ended_at` is Unix time.
 FIXED = (
     "trial",
     "rank",
@@ -106,7 +106,7 @@ def _knob(value: Any) -> Any:
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Nested facts by dotted names, such as those of each entry point of a module."""
+    """Flatten nested facts to dotted names, such as those of each entry point of a module."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(f"{prefix}{name}.", value)
@@ -115,7 +115,7 @@ def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """All columns of some rows: the fixed ones, then knobs, facts and events, each in the order of its first row."""
+    """All columns of the rows: the fixed ones, then knobs, facts and events, each in order of first appearance."""
     seen = dict.fromkeys(name for row in rows for name in row)
     kinds = [[name for name in seen if name.startswith(prefix)] for prefix in (KNOB, FACT, EVENT)]
     return [*FIXED, *(name for kind in kinds for name in kind)]
@@ -130,7 +130,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """An empty field stands for what is not known."""
+    """The rows as CSV. Unknown values are empty fields."""
     header = columns(rows)
     return csv_text(header, ([row.get(name) for name in header] for row in rows))
 
@@ -146,8 +146,7 @@ def as_frame(rows: Sequence[Row]) -> Any:
 
 
 NOT_KNOWN = "N/A"
-# The events of the legacy tool that `as_perf_stats` imitates, each with the other names under which Linux counts the
-# same on other CPUs.
+# The events of the legacy tool that `as_perf_stats` imitates, each with Linux's names for the same event on other CPUs.
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "u_mode_cycle": ("cycles",),
     "eu_vfpu_full": (),
@@ -165,13 +164,13 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "l2_load_access": (),
     "l2_store_access": (),
 }
-# Events that are sums of the classes of instructions that are counted under qemu: how the names of these begin.
+# Events that are sums over classes of instructions counted under qemu, with the common prefix of their names.
 _CLASSES = {"vector_load_inst": "vector_load_", "vector_store_inst": "vector_store_", "vector_inst": "vector_"}
-_RECORDED = "(perf record)"  # how that tool measured L2 events; part of their columns' names
+_RECORDED = "(perf record)"  # how that tool measured L2 events; part of the column names
 
 
 def as_perf_stats(rows: Sequence[Row]) -> str:
-    """With the columns of a legacy `perf_stats.csv`, so that scripts written for it still work.
+    """The rows as a legacy `perf_stats.csv`, so that scripts written for it still work.
 
     That tool swept block sizes on a RISC-V board and wrote one line per variant. It wrote 0 for an event that it could
     not read; here such a field is `N/A`, which it wrote for variants with wrong results.
@@ -190,7 +189,7 @@ def as_perf_stats(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
-    from deepgen.run.counters.base import OF_RECORD  # here: most callers need only the texts above
+    from deepgen.run.counters.base import OF_RECORD  # imported late, as most callers need only the texts above
 
     seconds = row["seconds"]
     return [
@@ -198,9 +197,9 @@ def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
         row["kernel_id"],
         *(row.get(name, NOT_KNOWN) for name in knobs),
         "YES" if row["verdict"] == Verdict.CORRECT.value else "NO",
-        # That tool's six decimals are too few for short kernels.
+        # Six decimals, as in that tool, are too few for short kernels.
         NOT_KNOWN if seconds is None or PROXY in row else f"{seconds:.9f}",
-        NOT_KNOWN,  # of a whole program, which does not exist here
+        NOT_KNOWN,  # the time of a whole program, which does not exist here
         *(_count(row, (event, OF_RECORD + event, *others)) for event, others in EVENTS.items()),
     ]
 
@@ -216,5 +215,5 @@ def _count(row: Row, names: Sequence[str]) -> str:
 def _moment(at: Any) -> str:
     try:
         return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
-    except (TypeError, ValueError, OverflowError, OSError):  # a clock that was off, or somebody else's journal
+    except (TypeError, ValueError, OverflowError, OSError):  # a wrong clock, or a foreign journal
         return NOT_KNOWN

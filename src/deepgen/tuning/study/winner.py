@@ -17,35 +17,35 @@ from deepgen.vocabulary.folders import remove_tree
 WINNER = "winner"  # the folder in a study
 ABOUT = "about.json"
 _KERNEL, _PLAN, _HASH, _SIGNATURE = "kernel.json", "plan.json", "binary.sha256", "signature"
-_MOST_LINE = 4096  # bytes of the small files
-_MOST_VALUES = 200_000  # of a kernel: its sources are a text each
+_MOST_LINE = 4096  # size limit of the small files, in bytes
+_MOST_VALUES = 200_000  # JSON values of a kernel, each of its sources being one
 _MOST_BINARY = 1 << 30
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A kernel read back from a folder. Without a binary it must be built again."""
+    """A kernel read from a folder. Without a binary it must be rebuilt."""
 
     kernel: Kernel
     binary: Path | None
     plan: LaunchPlan | None  # as the build completed it
-    own: bool  # whether this user's deepgen wrote both
-    sha256: str  # that the binary must have
+    own: bool  # whether this user's deepgen wrote kernel and binary
+    sha256: str  # the expected hash of the binary
 
 
 def keep_winner(
     study: Path, operator: JsonObject, target: str, config: Mapping[str, Any], kernel: Kernel, artifact: Artifact
 ) -> None:
-    """Copy the winner's source and binary into its study: it outlives the cache and the generator's next version."""
+    """Copy the winner's source and binary into its study, where they outlive the cache and changes of the generator."""
     about = {"operator": operator, "config": dict(config), "target": target, "toolchain": artifact.toolchain}
     write_winner(study / WINNER, kernel, artifact, json.dumps(about, indent=2))
 
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
-    """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
-    from deepgen.toolchains.compilers.judge import write_sources  # here: reading a study builds nothing
+    """Write all files to a new folder, then swap it in, so that readers never see half a winner."""
+    from deepgen.toolchains.compilers.judge import write_sources  # imported late: reading a study builds nothing
 
-    # A fixed name: only the holder of the study's lock writes, and it removes what a killed writer left.
+    # A fixed name: only the holder of the study's lock writes, and it removes leftovers of a killed writer.
     fresh = folder.with_name(f"{folder.name}.new")
     remove_tree(fresh)
     fresh.mkdir(parents=True)
@@ -64,15 +64,15 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 
 
 def read_winner(folder: Path) -> Stored | None:
-    """The stored winner; None if there is none or it is damaged. A binary that was changed is not used."""
+    """The stored winner; None if there is none or it is damaged. A modified binary is not used."""
     try:
         return stored_winner(folder)
     except (DeepgenError, OSError):
-        return None  # it is emitted and built again, and checked by its hash
+        return None  # the caller emits and rebuilds it, and compares its hash
 
 
 def stored_winner(folder: Path) -> Stored:
-    """The stored winner. Raises BadInput, which says what is damaged; a binary that was changed is left out."""
+    """The stored winner. Raises BadInput if it is damaged; a modified binary is left out."""
     kernel, plan = _kernel(folder)
     with foreign.shaped(str(folder / _HASH), "is not a checksum"):
         expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
@@ -103,5 +103,5 @@ def _signature(folder: Path) -> str | None:
 
 
 def sha256(path: Path) -> str:
-    """Of a file, in hexadecimal."""
+    """The hash of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Contractions for matrix units: which axes are rows and which columns, and the required operand layout."""
+"""Contractions for matrix units: which axes are rows and which are columns, and the required operand layout."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from deepgen.operators.expr.nodes import (
 )
 from deepgen.targets import Gpu
 
-_LONG = 64  # columns that are worth a block of their own
+_LONG = 64  # columns that justify a block of their own
 
 
 @dataclass(frozen=True)
 class MatrixContraction:
-    """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
+    """A sum of products with its axes by role: rows, columns, both (batch axes), and those that are reduced."""
 
     stage: Stage
     intrinsic: MatrixProduct
@@ -41,7 +41,7 @@ class MatrixContraction:
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     both: tuple[Axis, ...]
-    along: Axis  # whose steps the products take
+    along: Axis  # the reduced axis that the products step along
     taps: tuple[Axis, ...]
 
 
@@ -51,7 +51,7 @@ def contraction(stage: Stage, gpu: Gpu) -> MatrixContraction | None:
 
 
 def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
-    """A stage as products of matrices, or why matrix units cannot do it."""
+    """A stage as a matrix product, or the reason why matrix units cannot compute it."""
     sides = factors(stage)
     if sides is None:
         return "it is not a sum of products"
@@ -71,7 +71,7 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
     both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
     if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
         return "rows or columns are missing: each operand needs an axis that the other one does not have"
-    # What neighbours of the result differ in are columns: a lane has two of these.
+    # The contiguous axis of the result becomes columns: a lane holds two neighbouring ones.
     if stage.axes[-1] in own[0]:
         one, other, own = other, one, own[::-1]
     inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
@@ -83,7 +83,7 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
         return f"the {along.extent} products of a sum are not a multiple of {fitting[0].k}"
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
-        # What is summed over is a dimension of its own, so that it can be the innermost one; or a part of it.
+        # The reduced axis must be a dimension of its own, or a part of one, so that it can be innermost.
         moved = [i for i in read.indices if along.name in i.iterators]
         if len(moved) != 1 or not _is_part(moved[0], along, both):
             return f"what it sums over is not a dimension of {read.tensor}"
@@ -91,7 +91,7 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
 
 
 def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
-    """Whether an index runs over all of an axis, from a place that only products of other matrices differ in."""
+    """Whether an index covers all of an axis, with an offset that depends only on batch axes."""
     start = index - iterator(along.name)
     return (
         start.iterators <= {a.name for a in both}
@@ -101,13 +101,14 @@ def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
 
 
 def by_four_warps(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
-    """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
+    """The same with products of four warps, if the chip has them; columns must be one axis, because their lines require
+    it."""
     fitting = [
         p for p in PRODUCTS.values()
         if p.on(gpu) and p.warps > 1 and p.operand == c.intrinsic.operand
     ]  # fmt: skip
     if len(c.columns) > 1:
-        # Places of an image have no line to lie along: they are rows then, and channels columns.
+        # Positions in an image do not form contiguous lines: they become rows, and channels columns.
         c = replace(c, left=c.right, right=c.left, rows=c.columns, columns=c.rows)
     if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
         return None
@@ -115,8 +116,9 @@ def by_four_warps(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
 
 
 def by_images(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
-    """The same where columns are several axes, and neighbours in memory along one of them: a block has one place of the
-    others. So what lies along places of an image is read as it lies, and results are stored so."""
+    """The same where columns are several axes, one of which is contiguous: a block covers one position along the
+    others. So tensors that are contiguous along image positions are read in place, and results are stored in that
+    layout."""
     last = facts.plain(c.right.indices[-1])
     columns = tuple(axis for axis in c.columns if axis.name == last and axis.extent >= _LONG)
     if len(c.columns) < 2 or not columns:
@@ -126,21 +128,21 @@ def by_images(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
 
 
 def along_columns(c: MatrixContraction) -> bool:
-    """Whether columns are neighbours in the second operand, not what is summed over."""
+    """Whether columns are contiguous in the second operand, not the reduced axis."""
     last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
     return order(c.right, c) is None and along_of(c.right, c) != last
 
 
 def _settled(read: Read, stage: Stage) -> Read:
-    """A read without the taps of a filter of 1 x 1: they do not move it."""
+    """A read without the taps of a 1 x 1 filter, which do not change it."""
     single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
     return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
 
 
 def order(read: Read, c: MatrixContraction) -> tuple[int, ...] | None:
-    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
+    """An order of an operand's dimensions in which matrices can be loaded from it; None if they can be already.
 
-    Along what is summed over elements are neighbours, or, if loads may turn them, along an axis of rows or columns.
+    The operand must be contiguous along the reduced axis or, if loads can transpose, along an axis of rows or columns.
     """
     places = list(range(len(read.indices)))
     along = along_of(read, c)
@@ -149,12 +151,12 @@ def order(read: Read, c: MatrixContraction) -> tuple[int, ...] | None:
     if along == last or (facts.plain(read.indices[last]) in chosen and c.intrinsic.transposes):
         return None
     own = [n for n in places if read.indices[n].iterators & chosen]
-    inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
+    inner = [*(own if len(own) == 1 else []), along]  # in a filter, the elements of each tap are contiguous
     return (*(n for n in places if n not in inner), *inner)
 
 
 def transposed_along(read: Read, c: MatrixContraction) -> str | None:
-    """The axis of rows or columns that neighbours in an operand differ in, where it is not what is summed over."""
+    """The contiguous axis of an operand, if that is one of rows or columns, not the reduced axis."""
     last = max(n for n, i in enumerate(read.indices) if i.iterators)
     return facts.plain(read.indices[last]) if order(read, c) is None and along_of(read, c) != last else None
 
@@ -165,7 +167,7 @@ def along_of(read: Read, c: MatrixContraction) -> int:
 
 
 def packed_name(tensor: str, stages: set[str]) -> str:
-    """The stage that has an operand in another order."""
+    """The stage that holds a reordered operand."""
     return tensor if tensor in stages else f"{tensor}.packed"
 
 
@@ -191,15 +193,15 @@ def _whole(stage: Stage, gpu: Gpu) -> Stage:
     return rounded(stage, max(axes, key=lambda axis: axis.extent), max(steps))
 
 
-_TILE = 64 * 64  # results that a block has at least
-_LEAST = 256  # elements of a part of a sum
+_TILE = 64 * 64  # least results per block
+_LEAST = 256  # least elements per part of a sum
 _MOST = 8  # parts
 _AXIS = "part"
 
 
 def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
-    """Into how many parts the sum of an expression may be split, so that there is work for more multiprocessors; or
-    why it had better not be."""
+    """The numbers of parts into which an expression's sum can be split, to give work to more multiprocessors; or the
+    reason why it should not be split."""
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     if len(contractions) != 1 or contractions[0].taps:
         return "it has no single sum of products without taps for matrix units"
@@ -214,7 +216,7 @@ def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
         if blocks * parts < 2 * gpu.multiprocessors
         and c.along.extent % (parts * c.intrinsic.line) == 0
         and c.along.extent // parts >= _LEAST
-        and workspace_bytes(results, parts) <= gpu.l2_bytes  # so that the second launch finds them there
+        and workspace_bytes(results, parts) <= gpu.l2_bytes  # so that the second launch finds them in L2
     ][-2:]
     return counts or f"its {c.along.extent} products are too few, or cannot be divided evenly"
 
@@ -224,13 +226,13 @@ def workspace_bytes(results: int, parts: int) -> int:
 
 
 def with_split_sums(expression: Expression, gpu: Gpu, parts: int) -> Expression:
-    """`expression` has operands as stages or tensors, and one sum of products of them."""
+    """`expression` has operands as stages or tensors, and one sum of their products."""
     (c,) = [c for stage in expression.stages if (c := contraction(stage, gpu))]
     return with_parts(expression, c.stage, c.along, parts)
 
 
 def with_parts(expression: Expression, sums: Stage, along: Axis, parts: int) -> Expression:
-    """The expression with a reduction in two: of parts, and of what these come to."""
+    """The expression with a reduction split in two: partial sums, and the sum of these."""
     stages = [_split(stage, along, parts) if stage == sums else [stage] for stage in expression.stages]
     return replace(expression, stages=tuple(one for some in stages for one in some))
 
@@ -251,5 +253,5 @@ def _split(stage: Stage, along: Axis, parts: int) -> list[Stage]:
 
 
 def adds_parts(stage: Stage) -> bool:
-    """Whether it adds up what blocks came to."""
+    """Whether it adds up partial sums of other blocks."""
     return [axis.name for axis in stage.reduced] == [_AXIS] and isinstance(stage.value, Read)

@@ -1,4 +1,4 @@
-"""Splits an expression into launches: each has a stored stage and what is computed with it."""
+"""Splits an expression into launches: each has one stored stage and the stages that are computed with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from deepgen.operators.expr.nodes import Binary, Cast, Expression, Read, Stage, 
 from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers
-_OFTEN = 16  # times that an element is read: it had better be stored
+_OFTEN = 16  # reads per element above which storing it is better
 
 
 @dataclass(frozen=True)
 class StageGroup:
-    """`last` is stored. `sums` are reductions that are computed with it: one that it reads place by place, or those of
-    its rows, in the order in which they are computed; `once` are elements of rows that several of these read. With
-    `spread`, that stage stores `last`, in other places."""
+    """`last` is stored. `sums` are reductions that are computed with it: one that it reads elementwise, or those of its
+    rows, in order of computation; `once` are elements of rows that several of these read. If `spread` is set, that
+    stage stores `last`, in other places."""
 
     last: Stage
     sums: tuple[Stage, ...] = ()
@@ -35,19 +35,19 @@ class StageGroup:
 
     @property
     def reduction(self) -> Stage | None:
-        """The one that loops are arranged for; none where it has those of rows, or scans."""
+        """The reduction that loops are arranged for; None if the group has row reductions or scans."""
         if self.sums and not self.rows:
             return self.sums[0]
         return self.last if self.last.reduce is not None and not self.last.scan else None
 
     @property
     def scan(self) -> Stage | None:
-        """The scan that it stores, as it is or changed place by place."""
+        """The scan that it stores, directly or after elementwise operations."""
         return self.sums[0] if self.sums and self.sums[0].scan else self.last if self.last.scan else None
 
 
 def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple[tuple[Step, ...], Expression]:
-    """The steps that put stages without reductions into their readers, and what they make of the expression."""
+    """The steps that inline stages without reductions into their readers, and the resulting expression."""
     steps = tuple(
         Inline(stage.name)
         for stage in expression.stages
@@ -58,8 +58,8 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
 
 
 def _stored_first(expression: Expression, stage: Stage) -> bool:
-    """Whether it is computed from reductions, and each element is multiplied many times by others: the shares of
-    attention. A product reads them best from memory, and the rows that they come of are computed once."""
+    """Whether it is computed from reductions and each element is multiplied many times, as the weights of attention
+    are. A product reads them best from memory, and the rows that they depend on are then computed once."""
     sums = {one.name for one in expression.stages if one.reduce is not None and not one.scan}
     if not sums & {read.tensor for read in reads(stage.value)} or len(stage.axes) < 2:
         return False
@@ -76,12 +76,12 @@ def _times(reader: Stage, name: str) -> int:
 
 
 def _is_product(stage: Stage) -> bool:
-    """Whether it is one of matrices, which no row is computed with: elements of both are read many times."""
+    """Whether it is a matrix product, which is not fused with rows: elements of both operands are read many times."""
     return all(_times(stage, read.tensor) >= _OFTEN for read in reads(stage.value))
 
 
 def cast_when_read(expression: Expression) -> Expression:
-    """The expression with casts to wider formats where stages are read: copies have the format of what is copied."""
+    """The expression with casts to wider formats moved to the readers: copies then have the narrower format."""
     stages = list(expression.stages)
     for n, stage in enumerate(stages):
         if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
@@ -98,21 +98,21 @@ def _cast(name: str, of: str) -> Callable[[Read], Value]:
 
 
 def with_operands(stage: Stage, like: Stage) -> Stage:
-    """A stage with the operands that it had before they were copied."""
+    """A stage with the operands that it had before these were copied."""
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
 
 
 def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
-    """The expression after steps that change stages and not loops."""
+    """The expression after steps that change stages but not loops."""
     state = apply(expression, steps)
     stages = tuple(planned.stage for planned in state.stages.values())
     return Expression(expression.name, expression.tensors, stages, expression.outputs)
 
 
 def groups(expression: Expression, split: bool = False, once: Set[str] = frozenset()) -> list[StageGroup]:
-    """Of an expression without stages that could be inlined, in the order of their launches.
+    """The groups of an expression without stages that could be inlined, in launch order.
 
-    `split`: where reductions have parts, there are too few rows for a launch that reduces and stores whole ones.
+    `split`: reductions are split because there are too few rows for a launch that reduces and stores whole ones.
     `once`: stages that may belong to rows.
     """
     parts: list[StageGroup] = []
@@ -132,14 +132,14 @@ def groups(expression: Expression, split: bool = False, once: Set[str] = frozens
 
 
 def spread_parts(expression: Expression) -> frozenset[str]:
-    """The stages that others store place by place, but for strides that lie between these places."""
+    """The stages that others store elementwise, but with strides between the elements."""
     return frozenset(
         read.tensor for stage in expression.stages for read in reads(stage.value) if spreads(expression, stage, read)
     )
 
 
 def spreads(expression: Expression, stage: Stage, read: Read) -> bool:
-    """Whether a stage does no more than put what it reads into its places, of which others may stay empty."""
+    """Whether a stage only scatters what it reads into its elements, some of which may stay empty."""
     parts = {one.name: one for one in expression.stages}.get(read.tensor)
     if parts is None or parts.reduce is not None or stage.reduce is not None or len(reads(stage.value)) != 1:
         return False
@@ -150,8 +150,8 @@ def spreads(expression: Expression, stage: Stage, read: Read) -> bool:
 
 
 def place_in(stage: Stage, read: Read) -> tuple[tuple[str, int, bool], ...] | None:
-    """For each dimension of what is read: the axis that chooses it, its stride, and whether the dimension is the
-    residue of that stride or the quotient; None where dimensions are chosen otherwise."""
+    """For each dimension of what is read: the axis that selects it, its stride, and whether the dimension is the
+    remainder by that stride or the quotient; None if a dimension is selected in another way."""
     matches: list[tuple[str, int, bool]] = []
     for i in read.indices:
         atom = i.terms[0][0] if len(i.terms) == 1 and i.terms[0][1] == 1 and not i.constant else None
@@ -181,12 +181,12 @@ def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
         return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
     read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
     if any(_along_rows(one) and _read_reductions(expression, one) for one in read):
-        return None  # as a variance reads the mean: a row is reduced again
+        return None  # for example, a variance reads the mean: a row is reduced twice
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
 
 
 def _stores_pieces(expression: Expression, stage: Stage, scan: Stage) -> bool:
-    """Whether it stores what pieces of rows come to, side by side."""
+    """Whether it stores scanned pieces of rows, concatenated."""
     own, places = [axis.name for axis in stage.axes], facts.reads_of(stage, scan.name)
     if len(places) != 1 or len(scan.axes) != len(own) + 1 or facts.readers(expression, scan.name) != (stage,):
         return False
@@ -195,12 +195,12 @@ def _stores_pieces(expression: Expression, stage: Stage, scan: Stage) -> bool:
 
 
 def held_numbers(scan: Stage) -> int:
-    """How many numbers of a row the lanes of a warp can hold."""
+    """How many elements of a row the lanes of a warp can hold."""
     return _HELD // max(dtype(scan.dtype).bytes, 4)
 
 
 def scans_rows(scan: Stage) -> bool:
-    """Whether it scans its last axis, of tensors whose neighbours it reads, and lanes have room for its rows."""
+    """Whether it scans its last axis, reads tensors that are contiguous along it, and its rows fit in lanes."""
     own, operands = [axis.name for axis in scan.axes], reads(scan.value)
 
     def along(read: Read) -> bool:
@@ -217,7 +217,7 @@ def scans_rows(scan: Stage) -> bool:
 
 
 def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: Set[str]) -> StageGroup | None:
-    """Reductions over what the stage reads of a row, as in a softmax: all of them read by this stage or each other."""
+    """Reductions over the rows that the stage reads, as in a softmax: all are read by this stage or by each other."""
     if stage.scan or (stage.reduce is not None and not _along_rows(stage)):
         return None
     stages: list[Stage] = []
@@ -247,7 +247,7 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: 
 
 
 def _along_rows(stage: Stage) -> bool:
-    """Whether it reduces neighbours."""
+    """Whether it reduces contiguous elements."""
     over = {axis.name for axis in stage.reduced}
     last = [read.indices[-1] for read in reads(stage.value) if len(read.indices) > len(stage.axes)]
     return not stage.scan and bool(last) and all(index.iterators & over for index in last)

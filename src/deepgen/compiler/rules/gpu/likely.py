@@ -1,4 +1,4 @@
-"""Start configs: those that a static cost count predicts to be fast."""
+"""Start configs: those that a static cost estimate predicts to be fast."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from deepgen.compiler.rules.sketch import Sketch
 from deepgen.space import Space, Value
 from deepgen.targets import Gpu
 
-_LOOKED_AT = 150  # configs that are drawn
-_KEPT = 6  # from which to continue, one knob at a time
+_LOOKED_AT = 150  # sampled configs
+_KEPT = 6  # configs to continue from, one knob at a time
 _SWEEPS = 6
 
 
 def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[str, Value]]]:
-    """The configs of which most is expected, with the seconds of the estimate, the best first."""
+    """The most promising configs with their estimated seconds, the best first."""
     space, usual = sketch.space, sketch.usual()
     counts = sketch.counts
     drawn = [usual] if space.contains(usual) else []
@@ -46,7 +46,7 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
 
 
 def default(sketches: Sequence[Sketch], gpu: Gpu) -> tuple[Sketch, dict[str, Value]]:
-    """The sketch and the config to take without a search."""
+    """The sketch and the config to use without a search."""
     counted = [(*likely(sketch, gpu)[0], sketch) for sketch in sketches if sketch.counts is not None]
     if not counted:
         return sketches[0], near_usual(sketches[0])
@@ -55,7 +55,7 @@ def default(sketches: Sequence[Sketch], gpu: Gpu) -> tuple[Sketch, dict[str, Val
 
 
 def near_usual(sketch: Sketch) -> dict[str, Value]:
-    """The usual config, or of some that there are the one nearest to it."""
+    """The usual config or, if it does not exist, the nearest of some sampled ones."""
     usual, space = sketch.usual(), sketch.space
     if space.contains(usual):
         return usual
@@ -65,7 +65,7 @@ def near_usual(sketch: Sketch) -> dict[str, Value]:
 def _with_usual(
     config: dict[str, Value], usual: Mapping[str, Value], counted: frozenset[str], space: Space
 ) -> dict[str, Value]:
-    """The config with usual values of the knobs that the estimate knows nothing about, where they fit."""
+    """The config with usual values for the knobs that the estimate does not depend on, if that exists."""
     plain = {name: value if name in counted else usual[name] for name, value in config.items()}
     return plain if space.contains(plain) else config
 
@@ -81,6 +81,6 @@ def _key(config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
 
 
 def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-    """How many doublings lie between two configs."""
+    """The distance between two configs, in doublings."""
     pairs = ((value, other[name]) for name, value in one.items() if name in other)
     return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))

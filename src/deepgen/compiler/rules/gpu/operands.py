@@ -1,4 +1,4 @@
-"""Reorders an operand in a separate launch: a block copies a part of it to shared memory in its original layout, and
+"""Reorders an operand in a separate launch: a block copies a part of it to shared memory in its original layout and
 stores it with the new innermost dimension in runs of 16 bytes."""
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, r
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
-_LARGE = 1 << 20  # elements: what has fewer is cut finer, so that there are blocks for many multiprocessors
-_PLACES = 64  # of the other dimensions that a block has, about
-_RUNS = 256  # of 16 bytes that a block has of a filter, about
+_LARGE = 1 << 20  # elements: smaller operands are divided more finely, to give blocks to many multiprocessors
+_PLACES = 64  # approximate extent of the other dimensions per block
+_RUNS = 256  # approximate runs of 16 bytes per block of a filter
 
 
 def tile(expression: Expression, tensor: str, packed: str) -> tuple[s.Step, ...]:
-    """The step that makes the copy in shared memory; none where what is packed is more than copied from a tensor."""
+    """The step that creates the copy in shared memory; none if `packed` is more than a copy of one tensor."""
     stages = {stage.name: stage for stage in expression.stages}
     sources = {read.tensor for read in reads(stages[tensor].value)} if tensor in stages else {tensor}
     inputs = {one.name for one in expression.tensors}
@@ -38,18 +38,18 @@ def tile_name(packed: str) -> str:
 
 
 def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
-    """The steps of the launch. `along` is the dimension that becomes the innermost one."""
+    """The steps of the launch. `along` is the dimension that becomes innermost."""
     name, axes = packed.name, [axis.name for axis in packed.axes]
     size = dtype(packed.dtype).bytes
     plan.names += ("packed",)
     channels = packed.axes[along]
     between = prod(axis.extent for axis in packed.axes[along + 1 :])
-    # An odd number of places inside, as of a filter: they follow each other in memory, and lie on different banks.
+    # An odd number of elements inside, as in a filter: they are contiguous in memory, and fall on different banks.
     odd = between % 2 == 1 and between < _PLACES and source.shape == packed.shape
     width = WIDEST // size
     usual = 64 if prod(packed.shape) >= _LARGE else 16
     deep = plan.knob(f"{name}_deep", [n for n in (16, 32, 64, 128) if n < 2 * channels.extent], usual)
-    # The same for all operands, so that one launch packs them.
+    # Shared by all operands, so that one launch packs them.
     threads = plan.shared_knob("packed_threads", powers(512, 64), 256)
     blocks: list[str] = []
     inner: list[str] = []
@@ -57,7 +57,7 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     for n in reversed(range(len(axes))):
         part = deep if n == along else _part(packed.axes[n].extent, places)
         if odd and n < along and places == between:
-            part = min(packed.axes[n].extent, max(1, _RUNS * width // (between * 16)))  # a run for each thread
+            part = min(packed.axes[n].extent, max(1, _RUNS * width // (between * 16)))  # one run per thread
         places *= part if n != along and isinstance(part, int) else 1
         outer, own = plan.split(name, axes[n], (part,))
         blocks.insert(0, outer)
@@ -77,14 +77,14 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     run = min(width, side_by_side & -side_by_side)
     plan.deal(copy, [axis.name for axis in source.axes], ("thread.x", threads), ("vector", run))
     if not odd:
-        # Rows an odd number of words apart lie on different banks.
+        # Rows an odd number of words apart fall on different banks.
         words = max(1, 4 // size)
         plan.step(s.StorageAlign(copy, along, 2 * words, words))
     plan.require(times([deep, places, 2, size]) <= plan.target.shared_per_block, f"a part of {name} in shared memory")
 
 
 def _part(extent: int, places: int) -> int:
-    """How much of a dimension a block has, given how many places it has of those inside it."""
+    """How much of a dimension a block covers, given how many elements it has of the dimensions inside it."""
     if places >= _PLACES // 2:
         return 1
     if extent <= 2 * _PLACES and places == 1:
@@ -94,8 +94,8 @@ def _part(extent: int, places: int) -> int:
 
 @dataclass(frozen=True)
 class Flat:
-    """An expression of four stages: `operand` has the rows, `sums` the products, `staged` the results by rows, and
-    `out` those in their places. `along` is the dimension of the tensor `source` that is summed over."""
+    """An expression of four stages: `operand` holds the rows, `sums` the products, `staged` the results by rows, and
+    `out` the results in their final layout. `along` is the reduced dimension of the tensor `source`."""
 
     expression: Expression
     operand: str
@@ -104,18 +104,18 @@ class Flat:
     sums: str
     staged: str
     out: str
-    rows: tuple[str, ...]  # axes of `out` that are one axis of the products
-    transposed_in_block: bool = False  # the source is read as it lies, and transposed on its way to shared memory
+    rows: tuple[str, ...]  # axes of `out` that are fused into one axis of the products
+    transposed_in_block: bool = False  # the source is read in its layout, and transposed on its way to shared memory
 
     @property
     def packed(self) -> str:
-        """The copy of the source whose neighbours differ in what is summed over; empty where the source is so."""
+        """The copy of the source that is contiguous along the reduced dimension; empty if the source is."""
         last = self.along == len(self.expression.shape_of(self.source)) - 1
         return "" if last or self.transposed_in_block else f"{self.source}.packed"
 
     @property
     def steps(self) -> tuple[s.Step, ...]:
-        """Those that make the copy."""
+        """The steps that create the copy."""
         if not self.packed:
             return ()
         copy = s.CacheRead(self.source, self.packed, "global", (self.operand,))
@@ -129,8 +129,8 @@ class Flat:
 
 
 def flattened(plain: Expression, gpu: Gpu) -> Flat | str:
-    """`plain` is an expression with stages for operands, for one sum of products, and for its result; in words, why
-    its rows cannot be one axis."""
+    """`plain` is an expression with stages for operands, for one sum of products, and for its result. Returns the
+    reason, as text, if its rows cannot be fused into one axis."""
     contractions = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
     if len(contractions) != 1:
         return "it has no single sum of products that four warps compute together"
@@ -172,7 +172,7 @@ def flattened(plain: Expression, gpu: Gpu) -> Flat | str:
 
 
 def _operand(plain: Expression, c: MatrixContraction) -> Value | None:
-    """What rows are read from, as a value over the axes of the sums; None of what is more than one read."""
+    """The operand that rows are read from, as a value over the axes of the sums; None if it is more than one read."""
     stage = next((one for one in plain.stages if one.name == c.left.tensor), None)
     value: Value = c.left
     if stage is not None:
@@ -188,7 +188,7 @@ def _sums(c: MatrixContraction, m: Axis, rows: Stage, taps: tuple[Axis, ...], na
 
 
 def _places(m: Axis, rows: tuple[Axis, ...]) -> dict[str, Index | int]:
-    """The axes that rows run over, as parts of one."""
+    """The axes that rows cover, as parts of one fused axis."""
     places: dict[str, Index | int] = {}
     rest = iterator(m.name)
     for axis in reversed(rows[1:]):

@@ -1,4 +1,4 @@
-"""A partial sketch for GPUs: steps with knobs for numbers, and the chip's requirements on them."""
+"""A partial sketch for GPUs: steps whose numbers may be knobs, and the chip's requirements on them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ WIDEST = 16  # bytes that a thread loads or stores at once
 
 @dataclass(frozen=True)
 class Form:
-    """An expression that was prepared for a rule, and the stages that it keeps as operands: those of matrix units, or
-    with a border of zeros. Without a rule it is for plain arithmetic."""
+    """An expression that was prepared for a rule, and the stages that are kept as its operands: those of matrix units,
+    or those with a border of zeros. Without a rule it is for plain arithmetic."""
 
     expression: Expression
     kept: frozenset[str] = frozenset()
     by: str = ""
-    facts: Any = None  # what the rule knows of it
+    facts: Any = None  # the rule's own facts about it
 
 
 @dataclass
 class Plan:
-    """What rules for GPUs work on, a part of an expression at a time, the last one first: each is a launch of its own.
+    """The state that GPU rules work on, one part of an expression at a time, the last one first: each part is its own
+    launch.
 
-    Mutable while a rule works on it; `branch` copies it for another way to continue. `base` is what all steps apply to,
-    `expression` what they make of it: stages that can be are inlined, and a rule may add others for its part.
+    Mutable while a rule works on it; `branch` copies it to try another alternative. `base` is the expression that all
+    steps apply to, `expression` the result: stages are inlined where possible, and a rule may add others for its part.
     """
 
     form: Form
@@ -50,14 +51,14 @@ class Plan:
     derived: dict[str, Expr] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
     lanes: str = ""  # the loop of a warp's lanes
-    counts: Counts | None = None  # of the launch that does most of the work
-    suffix: str = ""  # of its name
+    counts: Counts | None = None  # of the launch with the most work
+    suffix: str = ""  # appended to its name
     workspace: int = 0  # bytes that a launch leaves for the next one
-    by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
-    useless: str = ""  # why there is no config of it
-    stages: tuple[s.Step, ...] = ()  # steps of this part that make stages: they come before those of all loops
+    by: tuple[tuple[str, str], ...] = ()  # which rule scheduled which stage
+    useless: str = ""  # why it has no config
+    stages: tuple[s.Step, ...] = ()  # steps of this part that create stages: they precede all loop steps
     steps: tuple[s.Step, ...] = ()
-    after: tuple[tuple[tuple[s.Step, ...], tuple[s.Step, ...]], ...] = ()  # both of the parts after it
+    after: tuple[tuple[tuple[s.Step, ...], tuple[s.Step, ...]], ...] = ()  # `stages` and `steps` of later parts
 
     @property
     def base(self) -> Expression:
@@ -65,7 +66,7 @@ class Plan:
 
     @property
     def reads_kept(self) -> bool:
-        """Whether its reduction reads operands that are stages, and so have to be computed with it."""
+        """Whether its reduction reads operands that are kept as stages, and so have to be computed with it."""
         reduction = self.part.reduction
         return reduction is not None and bool(self.form.kept & {read.tensor for read in reads(reduction.value)})
 
@@ -73,7 +74,7 @@ class Plan:
         return replace(self, names=(*self.names, *names), derived=dict(self.derived))
 
     def tried(self, *ways: Callable[[Plan], None]) -> list[Plan]:
-        """A branch for each way to continue; one that has no config says why."""
+        """A branch for each alternative; one without any config records the reason."""
         plans = []
         for go in ways:
             plan = self.branch()
@@ -85,20 +86,20 @@ class Plan:
         return plans
 
     def before(self, part: StageGroup, expression: Expression) -> Plan:
-        """The same for an earlier part."""
+        """The same for the preceding part."""
         plan = self.branch()
         plan.after = (*self.after, (self.stages, self.steps))
         plan.part, plan.expression, plan.stages, plan.steps = part, expression, (), ()
         return plan
 
     def finish(self, *names: str) -> None:
-        """A part is finished as a whole: rules for any target call it."""
+        """Nothing to do, as a part is finished as a whole: rules for any target call it."""
 
     def stage(self, name: str) -> Stage:
         return self.expression.stage(name)
 
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
-        """A knob, or the number itself where there is only one."""
+        """A knob, or the number itself if there is only one."""
         choices = [*dict.fromkeys(values)]
         if not choices:
             raise Useless(f"there is no value for {name}")
@@ -109,13 +110,13 @@ class Plan:
         return knob_ref(name)
 
     def shared_knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
-        """A knob that may have been made before."""
+        """A knob that may already exist."""
         exists = any(knob.name == name for knob in self.knobs)
         return knob_ref(name) if exists else self.knob(name, values, usual)
 
     def require(self, expr: Expr | bool, words: str) -> None:
         if isinstance(expr, bool):
-            # Decided already: a config that breaks it does not exist, and the sketch is useless.
+            # Already decided: no config satisfies it, and the sketch is useless.
             if not expr:
                 raise Useless(f"no config satisfies: {words}")
             return
@@ -127,7 +128,7 @@ class Plan:
             self.derived[unused(name, "{}_{}", list(self.derived))] = value
 
     def restructure(self, *steps: s.Step) -> None:
-        """Steps that make stages, or inline them."""
+        """Adds steps that create stages, or inline them."""
         self.stages = (*self.stages, *steps)
         self.expression = changed(self.expression, steps) if steps else self.expression
 
@@ -138,7 +139,7 @@ class Plan:
         self.restructure(s.CacheWrite(stage, name, scope))
 
     def added_up(self, sums: Stage, scope: s.MemoryScope) -> str:
-        """Where sums themselves are stored, they are added up in that scope: the name of the stage that does it."""
+        """The name of the stage that accumulates in that scope: a new one if the sums themselves are stored."""
         if self.part.last.name != sums.name:
             return sums.name
         self.cache_write(sums.name, f"{sums.name}.sums", scope)
@@ -161,11 +162,11 @@ class Plan:
         return s.fused_name(loops)
 
     def annotate(self, stage: str, kind: str, *loops: str) -> None:
-        """Loops that are bound to `block.x`, `thread.x` and so on, unrolled, or vectors."""
+        """Binds loops to `block.x`, `thread.x` and so on, unrolls them, or makes them vectors."""
         self.step(*(s.Annotate(stage, loop, kind) for loop in loops))
 
     def deal(self, stage: str, loops: Sequence[str], *parts: tuple[str, Extent]) -> list[str]:
-        """Loops, as one, divided among threads, vectors and so on: what each part is, and how long."""
+        """Fuses loops and divides them among threads, vectors and so on: each part has a kind and an extent."""
         outer, *names = self.split(stage, self.fuse(stage, loops), [factor for _, factor in parts])
         for name, (kind, _) in zip(names, parts, strict=True):
             self.annotate(stage, kind, name)
@@ -175,11 +176,11 @@ class Plan:
         self.step(*([s.SetScope(stage, scope)] if scope else []), s.ComputeAt(stage, consumer, loop))
 
     def sketch(self, first: tuple[s.Step, ...] = ()) -> Sketch:
-        """What it has come to; `first` are steps before those of all parts.
+        """The resulting sketch; `first` are steps before those of all parts.
 
-        Where two parts have copies of the same tensors, those of the second get other names.
+        If two parts have copies of the same tensors, those of the second are renamed.
         """
-        parts = [*self.after, (self.stages, self.steps)][::-1]  # in the order in which they are computed
+        parts = [*self.after, (self.stages, self.steps)][::-1]  # in order of computation
         others = _other_names([[step.name for step in stages if isinstance(step, s.CacheRead)] for stages, _ in parts])
         renamed = [
             [tuple(_renamed(step, names) for step in steps) for steps in part]
@@ -192,7 +193,7 @@ class Plan:
         )
         counts = self.counts
         if counts is not None and self.workspace:
-            counts = replace(counts, packed=counts.packed + self.workspace)  # the second launch reads what is there
+            counts = replace(counts, packed=counts.packed + self.workspace)  # the second launch reads the workspace
         return Sketch(
             ("_".join(self.names) or "plain") + self.suffix,
             self.base,
@@ -206,7 +207,7 @@ class Plan:
 
 
 def _other_names(copies: Sequence[Iterable[str]]) -> list[dict[str, str]]:
-    """Other names of the copies of each part of an expression, where an earlier part has copies of the same tensors."""
+    """New names for the copies of each part of an expression, if an earlier part has copies of the same tensors."""
     taken: list[str] = []
     renamed = []
     for names in map(dict.fromkeys, copies):

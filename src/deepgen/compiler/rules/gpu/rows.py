@@ -1,5 +1,5 @@
-"""Reductions and scans: the threads of a block reduce a row together, and each has its columns of what is stored; or
-each thread reduces columns of its own. Where there are few results, several blocks reduce parts of each."""
+"""Reductions and scans: the threads of a block reduce a row together, and each stores its own columns; or each thread
+reduces columns of its own. If there are few results, several blocks reduce parts of each."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from deepgen.vocabulary import dtype
 
 _MOST_THREADS, _USUAL_THREADS = 1024, 128
 
-_FEW = 256  # results: below that, threads had better share a reduction
-_NEIGHBOURS = 32  # columns: as many as a warp has lanes
-_SHORT = 9  # rows of a column: threads read these at once in any case
-_BLOCKS = 8  # of a multiprocessor that do so with rows
-_LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
+_FEW = 256  # results: with fewer, threads share a reduction
+_NEIGHBOURS = 32  # columns: a warp's lanes
+_SHORT = 9  # rows of a column: threads load these at once in any case
+_BLOCKS = 8  # per multiprocessor, when blocks share reductions along rows
+_LEAST_ROWS, _LEAST_PART = 32, 4096  # least rows of a column, and least elements of a row, per part
 _MOST_PARTS = 1024
-_LEAST_OF_ROWS = 8  # parts, where a launch could reduce and store whole rows
-_MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their numbers of a row
-_SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # numbers
+_LEAST_OF_ROWS = 8  # parts, if a single launch could reduce and store whole rows
+_MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
+_SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
 
 
 class LongRows:
-    """Where there are few results, or long reductions for each of them, it comes before other ways."""
+    """With few results, or a long reduction for each, it comes before other rules."""
 
     name, exclusive, targets = "Long-Rows", False, (Gpu,)
 
@@ -46,7 +46,7 @@ class LongRows:
 
 
 class ShortRows(LongRows):
-    """Elsewhere it comes after them."""
+    """Otherwise it comes after them."""
 
     name, exclusive, targets = "Short-Rows", False, (Gpu,)
 
@@ -73,7 +73,7 @@ def _is_few(part: StageGroup) -> bool:
 
 
 class Columns:
-    """Where neighbouring results are of neighbouring elements: each thread reduces a few columns."""
+    """For results whose neighbours reduce neighbouring elements: each thread reduces a few columns."""
 
     name, exclusive, targets = "Columns", False, (Gpu,)
 
@@ -125,9 +125,9 @@ def by_columns(plan: Plan) -> None:
 
 
 def with_columns(expression: Expression) -> Expression:
-    """The expression with a reduction over short rows, and over many of them, in two: of columns first, then of rows.
+    """The expression with a reduction over many short rows split in two: columns first, then rows.
 
-    These rows, side by side, are one dimension of tensors that nobody else reads.
+    The last two dimensions of the tensors, which no other stage may read, are merged.
     """
     for stage in expression.stages:
         over, streams = {axis.name: axis for axis in stage.reduced}, reads(stage.value)
@@ -170,14 +170,14 @@ def longest(stage: Stage) -> Axis:
 
 
 def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | str:
-    """The reductions that blocks had better share, into how many parts each; or why there are none.
+    """The reductions that blocks should share, with the number of parts of each; or the reason why there are none.
 
-    Where one reads what another came to, as a variance does, each has parts, in launches of its own.
+    If one reads the result of another, as a variance does, each is split, in its own launches.
     """
     sums = [stage for stage in plain.stages if stage.reduce is not None]
     if not sums or any(stage.scan or not stage.axes or shareable(stage) for stage in sums):
         return "it has no reductions, or reads their elements more than once"
-    several = any(group.rows for group in groups(plain))  # rows are read again once they are reduced
+    several = any(group.rows for group in groups(plain))  # rows are read again after they are reduced
     wanted = {stage.name: n for stage in sums if (n := _wanted_parts(stage, gpu)) >= (_LEAST_OF_ROWS if several else 2)}
     if not wanted:
         return "there is work for all multiprocessors, or its reductions are short"
@@ -187,7 +187,7 @@ def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | s
 
 
 def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
-    """A power of two."""
+    """The number of parts to split a reduction into: a power of two."""
     elements, results = _extent(stage), prod(stage.shape)
     if why_no_columns(stage) is None:
         width = max(WIDEST // dtype(read.dtype).bytes for read in reads(stage.value))
@@ -200,13 +200,13 @@ def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
 
 
 def _even(extent: int, parts: int) -> int:
-    """So many parts, or about as many that are equally long: others need guards."""
+    """This number of parts, or a similar number that divides the extent evenly: uneven parts need guards."""
     near = [n for n in range(-(-2 * parts // 3), 4 * parts // 3 + 1) if extent % n == 0]
     return min(near, key=lambda n: abs(n - parts), default=parts)
 
 
 def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
-    """Of tensors that are `kept`, threads load their elements of a row once, and keep what is made of them."""
+    """For `kept` tensors, threads load their elements of a row once and keep them in registers."""
     out = group.last
     plan.names += ("kept",) if kept else ("rows",)
     reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
@@ -281,7 +281,7 @@ def _kept(group: StageGroup) -> list[str]:
 
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
-    """The loops of a reduction: each thread takes neighbours, then all take the next ones."""
+    """The loops of a reduction: each thread takes contiguous elements, then all threads move on to the next ones."""
     plan.deal(stage.name, [a.name for a in stage.reduced], ("thread.x", team), ("vector", each))
 
 
@@ -294,20 +294,21 @@ def _rows(out: Stage, group: StageGroup) -> int:
 
 
 def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
-    """How many neighbours a thread loads at once: 16 bytes, and of the shortest rows no more than four."""
+    """How many contiguous elements a thread loads at once: 16 bytes, but no more than four elements of the shortest
+    rows."""
     widest = WIDEST // max(2, min(dtype(read.dtype).bytes for stage in reductions for read in _streams(stage)))
     return min(widest, 4) if longest <= _SHORTEST_ROW else widest
 
 
 def _streams(stage: Stage) -> list[Read]:
-    """What is read along the reduced axes: the rest is one number for a row."""
+    """The reads along the reduced axes: others are one number per row."""
     over, every = {axis.name for axis in stage.reduced}, reads(stage.value)
     return [read for read in every if any(index.iterators & over for index in read.indices)] or [*every]
 
 
 def _usual_team(longest: int, each: int, kept: Sequence[str] = ()) -> int:
-    """Threads with about two loads of 16 bytes each; of short rows as many as cover them. Where these are `kept`, as
-    many as have registers for them."""
+    """Threads with about two loads of 16 bytes each; for short rows as many as cover them. With `kept` tensors, as many
+    as have registers for these."""
     if kept and longest > _SHORT_ROW:
         few = _USUALLY_KEPT if longest > _MEDIUM_ROW else _USUALLY_KEPT // 2
         able = [n for n in powers(_MOST_THREADS, 2) if len(kept) * -(-longest // (n * each)) * each <= few]

@@ -1,4 +1,5 @@
-"""Scans: lanes of a warp scan a row together, and long rows in pieces, each continuing from the one before."""
+"""Scans: the lanes of a warp scan a row together; long rows are scanned in pieces, each continuing from the previous
+one."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _WARP, _USUAL_THREADS = 32, 128
-_SHORTEST = 64  # of pieces of a row that is scanned
-_LEAST_PIECE, _MULTIPLE, _WARPS = 512, 256, 32  # of numbers; warps of a multiprocessor
+_SHORTEST = 64  # least length of pieces of a scanned row
+_LEAST_PIECE, _MULTIPLE, _WARPS = 512, 256, 32  # least elements of a piece, and its multiple; warps per multiprocessor
 
 
 class ScanRows:
-    """Lanes of a warp scan a row together in registers."""
+    """The lanes of a warp scan a row together in registers."""
 
     name, exclusive, targets = "Scan-Rows", False, (Gpu,)
 
@@ -58,12 +59,12 @@ def _scanned(plan: Plan) -> None:
 
 
 def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
-    """What a lane reads of a row at once, in registers."""
+    """The elements of a row that a lane reads at once, in registers."""
     return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
 
 
 def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
-    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
+    """`out` stores the results of `scan`; `operands` are its reads before these were copied."""
     length = scan.axes[-1].extent
     plan.names += ("scan_lanes",)
     count = prod(axis.extent for axis in scan.axes[:-1])
@@ -104,10 +105,10 @@ def _run(read: Read) -> str:
 
 
 def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
-    """A scan of rows that are too long for lanes: in pieces, each continuing from the result of the one before. One
-    row is the only one of a matrix.
+    """A scan of rows that are too long for lanes: in pieces, each continuing from the result of the previous one. A
+    single row is treated as a matrix with one row.
 
-    None of other expressions. Tensors may have a dimension more, for the same elements in the same order.
+    None for other expressions. Tensors may get an additional dimension, with the same elements in the same order.
     """
     scans = [stage for stage in expression.stages if stage.scan]
     out = expression.stages[-1]
@@ -134,7 +135,7 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
 
 
 def _as_matrix(expression: Expression) -> Expression:
-    """Of one row."""
+    """The expression with a leading axis of extent 1."""
     row = Axis("row", 1)
 
     def within(stage: Stage) -> Stage:
@@ -146,7 +147,7 @@ def _as_matrix(expression: Expression) -> Expression:
 
 
 def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[Stage, ...]:
-    """The same where no pieces are equally long: the last one ends within a row."""
+    """The same if the rows cannot be divided into equal pieces: the last one is shorter."""
     *rows, along = scan.axes
     assert scan.reduce is not None
     most = held_numbers(scan) // 2

@@ -1,5 +1,5 @@
-"""The sketches of an expression on a GPU: rules applied to its prepared forms, and rules for matrix units that need a
-form of their own."""
+"""The sketches of an expression on a GPU: rules applied to its prepared forms, and rules for matrix units that need
+their own form."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ from deepgen.vocabulary import DeepgenError
 
 _MOST = 8  # sketches of an expression
 _FLAT, _MATRICES, _WINDOWS, _SPLIT = "Flat-Rows", "Matrix-Units", "Windows", "Split-Sums"
-_FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT)  # rules that are asked about expressions that were prepared for them
-_ONCE = "once"  # of a form whose rows keep what is costly to compute
+_FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT)  # rules that are only tried on forms prepared for them
+_ONCE = "once"  # a form whose rows keep costly values
 MatrixForm: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
 
 
-_Key: TypeAlias = tuple[bool, str]  # whether a rule takes part that is not deepgen's own, and the sketch's name
+_Key: TypeAlias = tuple[bool, str]  # whether a rule that is not deepgen's own takes part, and the sketch's name
 
 
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
-    """The better ones first, but for those of a user's rules and of plug-ins, which come before all others."""
+    """The better ones first, except that those of a user's rules and of plug-ins come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
     expression = rows.with_columns(expression)
     joined = with_joined(expression, reductions=True)
@@ -73,7 +73,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
     others = {rule.name: rule for rule in rules if rule.name not in RULES.own}
     sketches: dict[_Key, Sketch] = {}
-    taken: frozenset[str] = frozenset()  # stages that another rule has for itself
+    taken: frozenset[str] = frozenset()  # stages that another rule claims for itself
     if others:
         sketches = _by_form(Form(base), gpu, rules, log, _MOST, only=others.keys())
         taken = frozenset(stage for one in sketches.values() for stage, rule in one.by
@@ -90,7 +90,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
         most = 1 if form.by == _SPLIT else _MOST - len(sketches) + before
         sketches |= _by_form(form, gpu, rules, log, most, sketches, taken)
         if form.by == _MATRICES and len(sketches) > before and form.expression in (apart, base):
-            break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
+            break  # plain arithmetic is never faster than matrix units, unless these need zero padding
     for form in _split_forms(base, gpu, log):
         sketches |= _by_form(form, gpu, rules, log, _MOST, sketches, taken)
     if not sketches:
@@ -111,12 +111,12 @@ def _by_form(
     taken: Set[str] = frozenset(),
     only: Set[str] = frozenset(),
 ) -> dict[_Key, Sketch]:
-    """So many sketches of an expression at most, beside those that exist; `only` those that one of these rules takes
-    part in. Stages that are `taken` are for rules that are not deepgen's own."""
+    """At most `most` sketches of a form, in addition to the existing ones; with `only`, those in which one of these
+    rules takes part. Stages that are `taken` are left to rules that are not deepgen's own."""
     first, plain, parts = _parts_of(form)
     plans = [Plan(form, gpu, plain, parts[-1])]
     if form.by in (_MATRICES, _WINDOWS):
-        # Most expressions are of no interest for the rule that they were prepared for.
+        # The rule that a form was prepared for does not apply to most expressions.
         rule = MatrixUnits() if form.by == _MATRICES else windows.Windows()
         answers = [(part.stored.name, rule.declines(Plan(form, gpu, plain, part), part.stored)) for part in parts]
         if all(why for _, why in answers):
@@ -140,7 +140,7 @@ def _by_form(
 
 
 def _parts_of(form: Form) -> tuple[tuple[s.Step, ...], Expression, list[StageGroup]]:
-    """The steps that inline stages, what they make of an expression, and its parts."""
+    """The steps that inline stages, the resulting expression, and its parts."""
     if isinstance(form.facts, Flat):
         return (), form.expression, [StageGroup(form.expression.stage(form.facts.out))]
     spread = spread_parts(form.expression) if form.by in (_MATRICES, _SPLIT) else frozenset[str]()
@@ -150,9 +150,9 @@ def _parts_of(form: Form) -> tuple[tuple[s.Step, ...], Expression, list[StageGro
 
 
 def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str]) -> list[Rule]:
-    """The rules that know what to do with a part of an expression in this form."""
+    """The rules that can handle a part of an expression in this form."""
     read = {one.tensor for stage in (part.last, *part.sums) for one in reads(stage.value)}
-    anyone = not form.kept & read and not part.spread and form.by != _FLAT  # nothing is to be computed with it
+    anyone = not form.kept & read and not part.spread and form.by != _FLAT  # nothing else has to be computed with it
     if part.stored.name in taken and not anyone:
         return []
     formed = {form.by, _MATRICES} if form.by == _SPLIT else {form.by}
@@ -165,7 +165,7 @@ def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str])
 
 
 def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
-    """For plain arithmetic."""
+    """Forms for plain arithmetic."""
     _, plain = inlined(base)
     once = with_kept(plain)
     if names := frozenset(stage.name for stage in once.stages) - {stage.name for stage in plain.stages}:
@@ -181,7 +181,7 @@ def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
 
 
 def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
-    """In which several blocks reduce parts of what has few results."""
+    """Forms in which several blocks reduce parts of the same result, because there are few results."""
     _, plain = inlined(base)
     ways = rows.parts_of_reductions(plain, gpu)
     if isinstance(ways, str):
@@ -196,7 +196,7 @@ def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
 
 
 def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
-    """In which several blocks add up parts of a sum, where there are few results."""
+    """Forms in which several blocks compute parts of the same sum, because there are few results."""
     _, plain = inlined(base, _operands(base, gpu))
     counts = split_counts(plain, gpu)
     if isinstance(counts, str):
@@ -208,13 +208,13 @@ def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
 
 
 def _possible(sketch: Sketch) -> bool:
-    """Whether it has configs at all."""
+    """Whether it has any config."""
     space = sketch.space
     return space.contains(sketch.usual()) or space.size().count > 0
 
 
 def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
-    """The stages that products of matrices read."""
+    """The stages that matrix products read."""
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     names = {read.tensor for c in contractions for read in (c.left, c.right)}
@@ -222,7 +222,7 @@ def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
 
 
 def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
-    """Of stages that have a border of zeros, those of which a block reads elements more than once."""
+    """The stages with a border of zeros of which a block reads elements more than once."""
     _, plain = inlined(expression, frozenset(lifted))
     sums = [stage for stage in plain.stages if stage.reduce is not None and threads.shareable(stage)]
     return frozenset(lifted & {read.tensor for stage in sums for read in reads(stage.value)})
@@ -254,7 +254,7 @@ class MatrixUnits:
 def _by_matrices(
     sums: Stage, c: MatrixContraction, all_taps: bool, form: MatrixForm | None, transposed: str, plan: Plan
 ) -> None:
-    """`form` makes of a product that a warp does one that four do together."""
+    """`form` changes a product by one warp into one by four warps."""
     part, gpu, plain = plan.part, plan.target, plan.expression
     staged = part.last.name
     name = plan.added_up(sums, "warp")
@@ -276,7 +276,7 @@ def _by_matrices(
 
 
 def _packed(plan: Plan, name: str, along: int) -> None:
-    """The launch that puts an operand in another order."""
+    """The launch that reorders an operand."""
     copy = operands.tile_name(name)
     if copy in {stage.name for stage in plan.expression.stages}:
         operands.by_tiles(plan, plan.stage(name), along, plan.stage(copy))
@@ -286,7 +286,7 @@ def _packed(plan: Plan, name: str, along: int) -> None:
 
 
 class FlatRows:
-    """The rows of matrix products as one axis."""
+    """Fuses the rows of matrix products into one axis."""
 
     name, exclusive, targets = _FLAT, True, (Gpu,)
 
@@ -320,11 +320,11 @@ def _with_flat_rows(flat: Flat, plan: Plan) -> None:
         _packed(plan, packed_name(product.right.tensor, set()), along_of(product.right, product))
 
 
-_MOST_SERIAL = 8  # parts that a thread reads one after another
+_MOST_SERIAL = 8  # parts that a thread reads in sequence
 
 
 class SplitSums:
-    """Of reductions that several blocks have parts of: a second launch reduces these parts."""
+    """For reductions that are split among several blocks: a second launch reduces the parts."""
 
     name, exclusive, targets = _SPLIT, True, (Gpu,)
 

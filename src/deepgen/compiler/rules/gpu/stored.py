@@ -1,4 +1,5 @@
-"""Stores of results through shared memory: lanes write their elements there, and all threads store runs of 16 bytes."""
+"""Stores of results through shared memory: lanes write their elements there, and then all threads store runs of 16
+bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from deepgen.space import divides
 from deepgen.vocabulary import dtype
 
 SPARE = 4096  # bytes of shared memory for alignment
-_BANKS = 16  # bytes by which rows that lanes write are apart
+_BANKS = 16  # bytes of padding between rows that lanes write
 
 
 def axes_of(out: Stage, c: MatrixContraction) -> dict[str, str]:
-    """The axes of what is stored, by those of the sums."""
+    """The axes of the stored stage, by those of the sums."""
     same = facts.same_places(out, c.stage)
     assert same is not None, "what is stored has the places of the sums"
     return dict(zip((a.name for a in c.stage.axes), same, strict=True))
@@ -30,10 +31,10 @@ def axes_of(out: Stage, c: MatrixContraction) -> dict[str, str]:
 def in_runs(
     plan: Plan, c: MatrixContraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
 ) -> None:
-    """The loops of what is stored from shared memory, and its place there.
+    """The loops that store from shared memory, and the layout there.
 
-    Strides may lie between the places of what is stored: a block stores what is between them too, or, where residues
-    are axes of their own, one of these.
+    If the results have strides between them, a block also stores the elements in between or, if residues are separate
+    axes, only one of these.
     """
     axis_of, name = axes_of(staged, c), out.name
     placed = place_in(out, reads(out.value)[0])
@@ -64,7 +65,7 @@ def in_runs(
 def flat_in_runs(
     plan: Plan, c: MatrixContraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent, flat: Flat
 ) -> None:
-    """The same where rows are one axis, and several of what is stored: these are one loop."""
+    """The same if several stored axes are fused into one axis of rows: they are one loop."""
     name, order = out.name, [a.name for a in out.axes]
     column = next(a for a in order if a not in flat.rows)
     last = order[-1] == column
@@ -86,7 +87,7 @@ def flat_in_runs(
 def _bound(
     plan: Plan, name: str, staged: Stage, blocks: list[str], inner: list[str], threads_y: Extent, lanes: int, width: int
 ) -> None:
-    """What is stored by blocks and threads, and where the stage in shared memory is computed."""
+    """Divides what is stored among blocks and threads, and places the computation of the stage in shared memory."""
     whole = plan.fuse(name, blocks)
     plan.annotate(name, "block.x", whole)
     plan.deal(name, inner, ("thread.y", threads_y), ("thread.x", lanes), ("vector", width))
@@ -94,12 +95,12 @@ def _bound(
 
 
 def _placed(plan: Plan, staged: Stage, column: int, dimensions: int, block: dict[str, Extent]) -> None:
-    """Lanes hold eight rows and four pairs of columns: these lie on different banks."""
+    """Lanes hold eight rows and four pairs of columns: these must fall on different banks."""
     size = dtype(staged.dtype).bytes
     if column == dimensions - 1:
         plan.step(s.StorageAlign(staged.name, dimensions - 2, LINE_BYTES // size, _BANKS // size))
     else:
         plan.step(s.StorageAlign(staged.name, column, LINE_BYTES // 2 // size, _BANKS // size))
-    # With what the alignment adds, at most half of a short line.
+    # Alignment adds at most half of a short line.
     bytes_ = times([size, *block.values(), 3])
     plan.require(bytes_ <= 2 * (plan.target.shared_per_block - SPARE), f"{staged.name} fits in shared memory")

@@ -1,6 +1,6 @@
-"""Matrix units: a sum of products is tiled for blocks, warps and products of matrices.
+"""Matrix units: a sum of products is tiled for blocks, warps and matrix products.
 
-Rows and columns of the products may be several axes: of a convolution, the images and places of its result. Operands
+Rows and columns of the products may be several axes: in a convolution, the images and positions of its result. Operands
 have the same layout in shared memory as in their tensors, and lanes load matrix rows by the operands' own indices. So
 one copy of an image is used for all taps of a filter.
 """
@@ -24,7 +24,7 @@ from deepgen.operators.expr.nodes import Expression, Read, Stage
 from deepgen.space import divides
 from deepgen.vocabulary import dtype
 
-_CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
+_CHUNKS = (16, 32, 64, 128, 256)  # bytes along the reduced axis between two barriers
 _WIDE_CHUNKS = (2, 4)
 _DEPTHS = (1, 2, 3, 4)
 _WIDE_DEPTHS = (2, 3, 4, 5, 6)
@@ -40,10 +40,10 @@ def by_matrices(
     flat: Flat | None = None,
     transposed_in_block: str = "",
 ) -> None:
-    """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
+    """The steps of a launch. With `all_taps`, one copy of an operand serves all taps of a filter.
 
-    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes. `turned_in_block` is the
-    operand whose neighbours in memory differ in their place, and in shared memory in what is summed over.
+    `staged` is the result in shared memory: it is stored from there in runs of 16 bytes. `transposed_in_block` is the
+    operand that is contiguous along its rows or columns in memory, and along the reduced axis in shared memory.
     """
     sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
@@ -92,7 +92,7 @@ def by_matrices(
 
 
 def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
-    """Products along what is summed over, between two barriers."""
+    """Products along the reduced axis between two barriers."""
     mma = c.intrinsic
     if mma.warps > 1:
         return _WIDE_CHUNKS if along_columns(c) and not flat else (mma.line // mma.k,)
@@ -102,7 +102,8 @@ def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
 def _result(
     plan: Plan, c: MatrixContraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
 ) -> None:
-    """The loops of the results: blocks, warps, lanes, and what a lane has. `inside` of a block there are no others."""
+    """The loops of the results: blocks, warps, lanes, and the elements of a lane. With `inside`, a block has no other
+    loops."""
     name, axis_of = out.name, axes_of(out, c)
     level: dict[str, list[str]] = {}
     for axis in (*c.rows, *c.columns):
@@ -127,13 +128,13 @@ def _result(
     plan.lanes = plan.fuse(name, lanes)
     plan.annotate(name, "thread.x", plan.lanes)
     if fragment.run == 1:
-        held = held[: len(tiles)]  # neighbours are in products after each other
+        held = held[: len(tiles)]  # neighbours belong to successive products
     plan.annotate(name, "unroll", *held[:-1])
     plan.annotate(name, "vector", held[-1])
 
 
 def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
-    """The loops of the sums; the one at which operands are copied."""
+    """The loops of the sums. Returns the one at which operands are copied."""
     name, mma = c.stage.name, c.intrinsic
     level = {a.name: plan.split(name, a.name, (inner[a.name],)) for a in (*c.rows, *c.columns)}
     outer, steps, along = plan.split(name, c.along.name, (chunk, mma.k))
@@ -142,7 +143,7 @@ def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Ext
     tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
     plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
     copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
-    # Written out, loads of one tap are in progress while products of the one before are computed.
+    # When unrolled, loads for one tap are in flight while products of the previous one are computed.
     plan.annotate(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
@@ -153,7 +154,7 @@ def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Ext
 
 
 def _places(c: MatrixContraction, inner: dict[str, Extent]) -> list[tuple[int, s.Number]]:
-    """The dimensions of the sums, rows before columns, and how much of each is in one product."""
+    """The dimensions of the sums, rows before columns, and how much of each one product covers."""
     places = [a.name for a in c.stage.axes]
     order = (*c.both, *c.rows, *c.columns)
     return [(places.index(a.name), text(inner.get(a.name, 1))) for a in order]
@@ -170,7 +171,7 @@ def _copied(
     rows_in_lines: bool,
     transposes_it: bool,
 ) -> Extent:
-    """An operand's part in shared memory; its bytes. With `transposes_it`, threads transpose it."""
+    """An operand's part in shared memory. Returns its bytes. With `transposes_it`, threads transpose it."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.base.stages if not facts.is_summed(stage)}
     places = order(read, c)
@@ -180,7 +181,7 @@ def _copied(
     sizes = [span(i, extents) for i in read.indices]
     taps: dict[str, Extent] = {**extents, **{tap.name: tap.extent for tap in c.taps}}
     for size, i, whole in zip(sizes, read.indices, shape, strict=True):
-        # A part as large as the whole begins where that begins, whichever tap is at work.
+        # A part as large as the whole starts at the beginning of the whole, for any tap.
         fits = span(i, taps) <= whole
         plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
         if not isinstance(fits, bool) or not fits:
@@ -201,7 +202,7 @@ def _copied(
             plan.step(s.Layout(copy, s.whole(*places)))
     by_threads = (("thread.y", threads_y), ("thread.x", c.intrinsic.lanes))
     if transposes_it:
-        # Lanes have neighbours in memory, and each of them a run of what is summed over.
+        # Lanes take elements that are contiguous in memory, and each of them a run along the reduced axis.
         summed = axes[along_of(read, c)]
         groups, run = plan.split(name, summed, (width,))
         others = [axis for axis in axes if axis != summed]
@@ -228,7 +229,7 @@ def _copied(
 def copies(
     expression: Expression, c: MatrixContraction, reader: str, transposed_in_block: str = ""
 ) -> tuple[s.Step, ...]:
-    """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
+    """Steps that create stages: operands in shared memory, reordered before that if necessary."""
     names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
     steps: list[s.Step] = []
     for read in (c.left, c.right):

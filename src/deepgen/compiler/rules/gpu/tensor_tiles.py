@@ -1,4 +1,4 @@
-"""Tiles for matrix units: how rows and columns are divided among blocks, warps and products of matrices."""
+"""Tiles for matrix units: how rows and columns are divided among blocks, warps and matrix products."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from deepgen.targets import Gpu
 _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
 _FLAT_WARPS = (4, 8, 16)
-_LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, where each has its own sums
+_LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, if each has its own sums
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _TRANSPOSED = 8  # elements of two bytes in a row of a matrix
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Of each axis of rows and columns: what is in a product, products of a warp, warps of a block."""
+    """The tile along each axis of rows and columns: extent in a product, products per warp, warps per block."""
 
     inner: dict[str, Extent]
     tiles: dict[str, Extent]
@@ -53,7 +53,7 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
             own = times([tiles[axis.name], inner[axis.name]])
-            # A warp's part as large as the whole begins where that begins.
+            # A warp's part as large as the whole starts at the beginning of the whole.
             fits = (own < axis.extent) | (times([own, warps[axis.name]]) <= axis.extent)
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(times(inner[a.name] for a in side) == size, f"{size} {words} of a product")
@@ -69,7 +69,7 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
-    """How much of an axis may lie in one product."""
+    """The extents of an axis that one product can cover."""
     if len(side) == 1:
         return [size]
     return [n for n in (1, 2, 4, 8, 16) if n <= min(size, axis.extent)]
@@ -83,7 +83,7 @@ class _Parts:
 
 
 def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
-    """A tile for two warps of four products each along a side, with as few elements beyond the edges as can be."""
+    """A tile for two warps of four products each along a side, with as few elements beyond the edges as possible."""
     inner: dict[str, int] = {}
     for exact in (True, False):
         for axis in reversed(side):
@@ -134,7 +134,7 @@ def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Ex
 
 
 def beside(out: Stage, c: MatrixContraction, runs: dict[str, Extent]) -> Extent:
-    """How many elements are written for each result: those between results, and those of the same sectors."""
+    """How many elements are written per result, including those between results and the rest of their sectors."""
     between = covered(prod(out.shape), prod(c.stage.shape))
     return times([between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1))])
 
@@ -153,7 +153,7 @@ def counts(
     stored: Extent,
     late: Extent,
 ) -> Counts:
-    """What a block does, for an estimate of its time."""
+    """The work of a block, for an estimate of its time."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (times(tiles[a.name] for a in side) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
@@ -164,7 +164,7 @@ def counts(
         registers=_registers(mma, rows, columns),
         shared_bytes=held,
         operations=times([2 * mma.m * mma.n * mma.k * steps, rows, columns, warps]),
-        # Rows of a matrix that do not follow each other in memory may lie on the same banks.
+        # Rows of a matrix that are not contiguous in memory may fall on the same banks.
         loads=times(
             [
                 steps,
@@ -187,7 +187,7 @@ def counts(
 
 
 def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
-    """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
+    """1 if matrix units read rows from lines of shared memory. Rows of several axes may be stored in lines too."""
     if (
         c.intrinsic.warps == 1
         or len(c.rows) > 1
@@ -199,6 +199,6 @@ def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps
 
 
 def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
-    """Of a thread: its sums, operands, addresses and the like."""
+    """Registers of a thread: its sums, operands, addresses and the like."""
     operands = times([rows, mma.words(mma.m)]), times([columns, mma.words(mma.n)])
     return plus([times([rows, columns, mma.fragment.sums]), *operands, _RESERVED])

@@ -1,5 +1,5 @@
-"""Plain arithmetic: each thread has a few elements of the result, and reads its operands from memory or from tiles that
-the block copied to shared memory."""
+"""Plain arithmetic: each thread computes a few elements of the result, and reads its operands from memory or from tiles
+that the block copied to shared memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_INNER = 8
-_MOST_HELD = 96  # registers for what a thread adds up
+_MOST_HELD = 96  # registers for a thread's sums
 _USUAL_THREADS, _FEW_THREADS = 128, 32
-_MOST_TAPS = 9  # that are written out
-_FEW_TAPS = 16  # with more, operands of large tiles leave no room for a second block
+_MOST_TAPS = 9  # that are unrolled
+_FEW_TAPS = 16  # with more taps, the operands of large tiles leave no room for a second block
 _WIDE_SIDE, _OTHER_SIDE = (
     (4, 16),
     (8, 8),
-)  # of a sum of products: elements of a thread and threads, of each operand's axes
-STREAMS = 512  # threads of a multiprocessor that keep its memory busy
-_SQUARE, _TILE = 32, 4096  # places along each side of what a block transposes, at least; of it, where one is shorter
+)  # for a sum of products: elements per thread, and threads, along each operand's axes
+STREAMS = 512  # threads that keep a multiprocessor's memory busy
+_SQUARE, _TILE = 32, 4096  # least extent of a transposed tile along each side; its size, if one side is shorter
 
 
 class SharedTiles:
-    """Operands of a sum in shared memory, with their border of zeros where they have one."""
+    """Operands of a sum in shared memory, including their border of zeros, if any."""
 
     name, exclusive, targets = "Shared-Tiles", False, (Gpu,)
 
@@ -45,7 +45,7 @@ class SharedTiles:
 
 
 class ByThreads:
-    """A few elements for each thread, which reads its operands from memory."""
+    """Each thread computes a few elements, and reads its operands from memory."""
 
     name, exclusive, targets = "Threads", False, (Gpu,)
 
@@ -61,7 +61,8 @@ class ByThreads:
 
 
 class Transposed:
-    """What is read along another axis than it is stored: a block copies a square of it to shared memory as it lies."""
+    """A tensor that is read along another axis than it is stored: a block copies a square of it to shared memory
+    unchanged."""
 
     name, exclusive, targets = "Transposed", False, (Gpu,)
 
@@ -76,7 +77,7 @@ class Transposed:
 
 
 def _crosswise(plan: Plan, out: Stage) -> Read | None:
-    """The one read of a tensor whose neighbours lie along another axis."""
+    """The only read of a tensor that is contiguous along another axis than the result."""
     extents = {axis.name: axis.extent for axis in out.axes}
     tensors = {tensor.name for tensor in plan.expression.tensors}
     across = [r for r in operands(out) if r.indices and facts.plain(r.indices[-1]) != out.axes[-1].name]
@@ -101,7 +102,7 @@ def _by_squares(plan: Plan) -> None:
     short = next(axis.extent for axis in out.axes if axis.name == across)
     down: Extent
     along: Extent
-    if short < _SQUARE:  # all of it, and more along the other side
+    if short < _SQUARE:  # cover all of it, and more along the other side
         usual = min(1024, 1 << (_TILE // short).bit_length() - 1)
         down, along = short, plan.knob("along", (64, 128, 256, 512, 1024), usual)
     else:
@@ -118,7 +119,7 @@ def _by_squares(plan: Plan) -> None:
     length = plan.expression.shape_of(read.tensor)[-1]
     run = min(WIDEST // size, length & -length)
     plan.deal(copy, [f"a{n}" for n in range(len(read.indices))], ("thread.x", threads), ("vector", run))
-    # Lines an odd number of words apart lie on different banks.
+    # Lines an odd number of words apart fall on different banks.
     line = next(n for n, index in enumerate(read.indices) if facts.plain(index) == last)
     plan.step(s.StorageAlign(copy, line, 2 * words, words))
     bytes_ = times([plus([down, words]), along, size])
@@ -143,7 +144,7 @@ def _added_up(plan: Plan, *, shared: bool) -> None:
 def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> None:
     """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks.
 
-    Operands that are stages are computed there.
+    Operands that are stages are computed directly in shared memory.
     """
     plan.names += ("shared" if shared else "threads",)
     if sums is None and out.reduce is None:
@@ -184,7 +185,8 @@ def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> N
 
 
 def _few(axes: list[Axis]) -> list[str]:
-    """The innermost axes with few places together: written out, loads that several results share are done once."""
+    """The innermost axes with few elements together: when they are unrolled, loads that several results share are
+    executed once."""
     names: list[str] = []
     places = 1
     for axis in reversed(axes):
@@ -196,28 +198,29 @@ def _few(axes: list[Axis]) -> list[str]:
 
 
 def _place_by_place(plan: Plan, out: Stage) -> None:
-    """All elements in a row, a few neighbours for each thread."""
+    """All elements in order, a few contiguous ones per thread."""
     count = prod(out.shape)
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
-    run = WIDEST // dtype(out.dtype).bytes  # where rows begin within a vector, as many loads are in progress at a time
+    run = WIDEST // dtype(out.dtype).bytes  # if rows start within a vector, this many loads are in flight
     each = plan.knob(f"{out.name}_each", powers(2 * run), run)
     blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
 
 
 def operands(sums: Stage) -> list[Read]:
-    """What it reads, once for each tensor."""
+    """Its reads, one for each tensor."""
     return list({read.tensor: read for read in reads(sums.value)}.values())
 
 
 def shareable(sums: Stage) -> bool:
-    """Whether a block reads elements more than once, and each tensor at one place."""
+    """Whether a block reads elements more than once, and each tensor is read only once in the expression."""
     candidates = operands(sums)
     return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(_reused(r, sums) for r in candidates)
 
 
 def _reused(read: Read, sums: Stage) -> bool:
-    """Whether several results read the same element: along an axis that it does not know, or by taps that overlap."""
+    """Whether several results read the same element: along an axis on which the read does not depend, or through
+    overlapping taps."""
     own, taps = ([a for a in axes if a.extent > 1] for axes in (sums.axes, sums.reduced))
     return any(not facts.depends(read, axis.name) for axis in own) or any(
         _overlap(index, [a for a in own if a.name in index.iterators], [a for a in taps if a.name in index.iterators])
@@ -226,17 +229,18 @@ def _reused(read: Read, sums: Stage) -> bool:
 
 
 def _overlap(index: Index, own: Sequence[Axis], taps: Sequence[Axis]) -> bool:
-    """Whether taps of one result are those of another one, too. Parts of a sum lie side by side."""
+    """Whether results share taps. Parts of a sum are contiguous."""
     steps = [index.step(axis.name) for axis in own]
     reach = sum(abs(index.step(axis.name) or axis.extent) * (axis.extent - 1) for axis in taps)
     return bool(taps) and any(step is None or abs(step) <= reach for step in steps)
 
 
 def _tile(plan: Plan, out: Stage, sums: Stage) -> dict[str, tuple[int, int]]:
-    """Of a sum of products, for each axis how many threads share it as a rule, and how many elements each has.
+    """The usual tile of a sum of products, for each axis: elements per thread, and threads.
 
-    What a thread reads of an operand serves all its elements along axes that the operand does not know: a thread has
-    several along the axes of both operands, and one along those that both depend on. Nothing for other sums.
+    What a thread reads of an operand serves all its elements along axes on which the operand does not depend: a thread
+    has several elements along the axes of a single operand, and one along those on which both depend. Empty for other
+    sums.
     """
     read, same = operands(sums), facts.same_places(out, sums)
     if len(read) != 2 or same is None:
@@ -253,7 +257,7 @@ def _tile(plan: Plan, out: Stage, sums: Stage) -> dict[str, tuple[int, int]]:
             own = max(k for k in powers(each) if axis.extent % k == 0)
             shared = min(threads, _power_below(max(1, axis.extent // own)))
             if axis != out.axes[-1] and axis.extent % (own * shared):
-                return {}  # parts that are not whole cost more than they save
+                return {}  # partial tiles cost more than they save
             tile[axis.name] = own, shared
             each, threads = each // own, threads // shared
             blocks //= own * shared
@@ -266,12 +270,12 @@ def _tile(plan: Plan, out: Stage, sums: Stage) -> dict[str, tuple[int, int]]:
 def _sizes(
     plan: Plan, out: Stage, sums: Stage | None, tile: dict[str, tuple[int, int]]
 ) -> tuple[dict[str, Extent], dict[str, Extent]]:
-    """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
+    """For each axis, how many threads share a block's part of it, and how many elements each of them has."""
     threads: dict[str, Extent] = {}
     inner: dict[str, Extent] = {}
     free = [a for a in out.axes if a.name != out.scan]
     run = WIDEST // dtype(out.dtype).bytes
-    if out.scan:  # each thread reads one line after another: there had better be many
+    if out.scan:  # each thread reads its own lines in sequence, so many threads are needed
         run = max(1, min(run, prod(a.extent for a in free) // (plan.target.multiprocessors * STREAMS)))
     wide = free[-1] if free else None
     room = _USUAL_THREADS
@@ -287,7 +291,7 @@ def _sizes(
         while n and usual > 1 and axis.extent % (usual * each):
             usual //= 2
         if not tile and n == len(free) - 1 and sums is not None and _USUAL_THREADS // room * usual < _FEW_THREADS:
-            usual = min(covering, room, 32)  # or a block would have hardly any
+            usual = min(covering, room, 32)  # otherwise a block would have hardly any threads
         usual = tile[axis.name][1] if tile else usual
         room //= usual
         threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, 256 if last else 32)), usual)
@@ -295,7 +299,7 @@ def _sizes(
 
 
 def _neighbours(n: int, axes: int) -> int:
-    """How many elements of the n-th axis from the last a thread has, as a rule: those that share what they read."""
+    """The usual elements per thread along the n-th axis from the last: they share what they read."""
     return 4 if axes < 3 else 2 if n < 3 else 1
 
 
@@ -304,10 +308,10 @@ def _power_below(number: int) -> int:
 
 
 def result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, Extent]) -> str:
-    """The loops of what is stored; the one of its threads."""
+    """The loops of the stored stage. Returns that of its threads."""
     name, free = out.name, [a for a in out.axes if a.name in threads]
     if not free:
-        # One element, or one row that is scanned: one thread's work.
+        # One element, or one scanned row: work for one thread.
         return out.axes[0].name
     level = [plan.split(name, a.name, (threads[a.name], inner[a.name])) for a in free]
     kept = [a.name for a in out.axes if a.name not in threads] + [a.name for a in out.reduced]
@@ -329,7 +333,8 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     sizes = [span(i, extents) for i in read.indices]
     size = dtype(read.dtype).bytes
     plan.step(s.ComputeAt(name, sums.name, loop))
-    # Where taps move the innermost dimension, runs begin anywhere: neighbours then had better load neighbours.
+    # If taps shift the innermost dimension, runs can start anywhere: then neighbouring threads load neighbouring
+    # elements.
     usual = WIDEST // size if facts.plain(read.indices[-1]) else 1
     width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
     plan.deal(name, axes, ("thread.x", threads), ("vector", width))

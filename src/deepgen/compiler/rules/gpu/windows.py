@@ -1,4 +1,4 @@
-"""Windows: sums over the taps of a filter alone, as a depthwise convolution has them, with all operands in registers.
+"""Windows: sums over the taps of a filter alone, as in a depthwise convolution, with all operands in registers.
 
 Neighbouring results read mostly the same elements: a thread loads the window of a few results once, in runs of up to 16
 bytes, and its filter. Other threads' loads of these elements hit the L1 cache.
@@ -23,13 +23,13 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_TAPS = 49
-_MOST_HELD = 176  # numbers of a thread
+_MOST_HELD = 176  # elements held by a thread
 _USUAL_THREADS = 256
-_USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps move, and along others
+_USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps shift, and along others
 
 
 def why_not(sums: Stage) -> str | None:
-    """None where it sums over taps alone: each moves what is read along an axis of the results."""
+    """None if it sums over taps alone: each shifts a read along an axis of the results."""
     taps = {a.name for a in sums.reduced if a.extent > 1}
     if sums.reduce != "sum" or not taps or not threads.shareable(sums):
         return "it is not a sum whose neighbours read the same elements"
@@ -49,9 +49,10 @@ def _moved(sums: Stage, iterators: Set[str]) -> Set[str]:
 
 
 def in_runs(expression: Expression, padded: Set[str]) -> Expression:
-    """The expression with stages that add a border to a tensor in runs that lie in that tensor as they are loaded.
+    """The expression with padded copies of tensors divided into runs that are aligned with loads from these tensors.
 
-    The innermost dimension of such a stage is divided: its elements are counted from a multiple of a run on.
+    The innermost dimension of such a stage is divided into runs that start at multiples of the run length in the
+    tensor.
     """
     stages = {stage.name: stage for stage in expression.stages}
     for name in sorted(padded):
@@ -72,7 +73,7 @@ def in_runs(expression: Expression, padded: Set[str]) -> Expression:
 
 
 def _divided(expression: Expression, padded: Stage) -> tuple[Stage, int, int] | None:
-    """The stage with its last dimension in runs, where its elements are moved to, and how long runs are."""
+    """The stage with its last dimension divided into runs, the shift of its elements, and the run length."""
     value, last = padded.value, padded.axes[-1]
     if not isinstance(value, Select) or not isinstance(value.then, Read) or not padded.axes:
         return None
@@ -150,7 +151,7 @@ def by_window(plan: Plan) -> None:
 
 
 def _undivided(read: Read) -> Iterator[Index]:
-    """The indices of a read without the division into runs: what is not used of a run costs no register."""
+    """The indices of a read without the division into runs: unused elements of a run need no register."""
     for i in read.indices:
         atoms = [atom for atom, _ in i.terms]
         if isinstance(atoms[0] if atoms else None, Remainder):
@@ -159,7 +160,7 @@ def _undivided(read: Read) -> Iterator[Index]:
 
 
 def _sizes(plan: Plan, out: Stage, moved: Set[str]) -> tuple[dict[str, Extent], dict[str, Extent]]:
-    """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
+    """For each axis, how many threads share a block's part of it, and how many elements each of them has."""
     by_threads: dict[str, Extent] = {}
     inner: dict[str, Extent] = {}
     run, room, first = WIDEST // dtype(out.dtype).bytes, _USUAL_THREADS, True

@@ -112,7 +112,7 @@ def _plan(conv: FewChannels, gpu: Gpu, config: Mapping[str, Any]) -> LaunchPlan:
 
 
 def _requires(conv: FewChannels, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Of other shapes that the same binary serves."""
+    """Conditions on other shapes that use the same binary."""
     out_h, out_w = conv.out_text(0), conv.out_text(1)
     store, load = store_width(conv, config), load_width(conv)
     widths = {"CO": max(store, load)} if conv.last else {out_w: store}

@@ -1,4 +1,4 @@
-"""The supported convolutions as numbers: those of `conv2d`, and of `dilated_conv2d` with its epilogues."""
+"""The supported convolutions as numbers: `conv2d`, and `dilated_conv2d` with its epilogues."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from deepgen.operators.named.convolutions import DilatedConv2d
 from deepgen.operators.words import NONE, of_sides
 from deepgen.targets import Cuda, Target
 
-FORMATS = {"f16": "mma_f16", "bf16": "mma_bf16"}  # and what a chip must have for them
+FORMATS = {"f16": "mma_f16", "bf16": "mma_bf16"}  # with the features that a chip must have
 _MOST_CHANNELS = 16
-_MOST_STEPS = 64  # of K, which are unrolled
-MOST_FILTERS = 2**20  # whose numbers are counted in 32 bits
-_CHUNK = 8  # numbers in 16 bytes
+_MOST_STEPS = 64  # along K; they are unrolled
+MOST_FILTERS = 2**20  # their elements are counted in 32 bits
+_CHUNK = 8  # elements in 16 bytes
 _EACH = ("k", "stride", "pad", "dilation")
 
 
 @dataclass(frozen=True)
 class FewChannels:
-    """A convolution: what a kernel is compiled for, and the sizes that it was chosen for."""
+    """A convolution: the sizes a kernel is compiled for, and those it was chosen for."""
 
     n: int
     h: int
@@ -35,7 +35,7 @@ class FewChannels:
     layout: str
     dtype: str
     epilogue: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]  # of k, stride, pad and dilation, by dimension; one that there is not is empty
+    names: tuple[tuple[str, ...], ...]  # of k, stride, pad and dilation, by dimension; empty if there is none
 
     @property
     def last(self) -> bool:
@@ -49,11 +49,11 @@ class FewChannels:
 
     @property
     def run(self) -> int:
-        """Neighbours in the result's memory."""
+        """Contiguous elements of the result."""
         return self.co if self.last else self.out[1]
 
     def row_chunks(self, stored: int) -> int:
-        """Chunks of a row of the filter where each pixel has so many numbers."""
+        """Chunks in a row of the filter if each pixel has `stored` elements."""
         return -(-self.kernel[1] * stored // _CHUNK)
 
     def steps(self, stored: int) -> int:
@@ -61,7 +61,8 @@ class FewChannels:
         return -(-self.kernel[0] * self.row_chunks(stored) // 2)
 
     def stored(self) -> list[int]:
-        """How many numbers a pixel may have in shared memory: windows begin at whole words, or at 16 bytes."""
+        """The possible elements per pixel in shared memory: windows start at whole words, or at multiples of 16
+        bytes."""
         stride = self.strides[1]
         words = next(n for n in range(self.ci, 2 * self.ci + 2) if n * stride % 2 == 0)
         plain = next(n for n in (2, 4, 8, 16) if n >= self.ci)
@@ -69,12 +70,12 @@ class FewChannels:
         return [n for n in dict.fromkeys((words, plain, whole)) if n == words or self.steps(n) <= _MOST_STEPS]
 
     def out_text(self, side: int) -> str:
-        """The result's height or width over the operator's sizes."""
+        """The result's height or width as an expression over the operator's sizes."""
         reach = (self.kernel[side] - 1) * self.dilations[side] + 1
         return f"({'HW'[side]} + 2 * {self.names[2][side]} - {reach}) // {self.strides[side]} + 1"
 
     def fixed(self) -> tuple[tuple[str, str], ...]:
-        """What a kernel was compiled for."""
+        """The sizes that a kernel is compiled for."""
         sizes = {"CI": self.ci}
         for names, values in zip(self.names, (self.kernel, self.strides, self.pads, self.dilations), strict=True):
             if names and names is not self.names[2]:
@@ -83,7 +84,7 @@ class FewChannels:
 
 
 def convolution(operator: Operator) -> FewChannels | None:
-    """The numbers of a convolution in two dimensions with one group and weights that are not packed."""
+    """The numbers of a two-dimensional convolution with one group and unpacked weights; None for others."""
     if isinstance(operator, Conv2d):
         values: dict[str, Any] = {**operator.parameters(), "dilation": 1, "epilogue": NONE, "groups": 1}
     elif isinstance(operator, DilatedConv2d):
@@ -106,7 +107,7 @@ def convolution(operator: Operator) -> FewChannels | None:
 
 
 def refused(operator: Operator, target: Target) -> str | None:
-    """Why the family cannot do this, in words."""
+    """The reason why the family does not support this, if there is one."""
     if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
         return "it supports NVIDIA GPUs from sm_80 on"
     conv = convolution(operator)

@@ -11,8 +11,8 @@ from deepgen.space import Space, divides
 from deepgen.targets import Gpu
 
 _RESERVED = 36  # registers for addresses and counters
-_MOST_PRODUCTS, _MOST_NUMBERS = 1536, 96  # of a warp and of a thread for one tile: they are unrolled
-SIZE = 2  # bytes of a number
+_MOST_PRODUCTS, _MOST_NUMBERS = 1536, 96  # products per warp and elements per thread for one tile: they are unrolled
+SIZE = 2  # bytes of an element
 
 
 def few_space(name: str, conv: FewChannels, gpu: Gpu) -> Space:
@@ -57,7 +57,7 @@ def _steps(conv: FewChannels, stored: Any) -> Any:
 
 
 def _shared(conv: FewChannels, tile_h: Any, tile_w: Any, bn: Any, stored: Any, stages: Any) -> Any:
-    """As `patch.h` lays it out: filters, bias, the patch, lines that are on their way, results."""
+    """The layout of `patch.h`: filters, bias, the patch, lines in flight, results."""
     rows, columns = patch_size(conv, tile_h, tile_w)
     filters = _steps(conv, stored) * 16 * (bn + 8) * SIZE + (bn * 4 if "bias" in conv.epilogue else 0)
     across, chunks = (tile_w - 1) * conv.strides[1], (conv.kernel[1] * stored + 7) // 8
@@ -77,27 +77,28 @@ def threads_of(c: Mapping[str, Any]) -> int:
 
 
 def staged(conv: FewChannels) -> bool:
-    """Whether results go through shared memory: where a thread's own neighbours are few, and nothing is added there."""
+    """Whether results go through shared memory: if a thread has few contiguous ones, and the epilogue adds no
+    residual."""
     return "residual" not in conv.epilogue and (not conv.last or conv.co % 8 != 0)
 
 
 def wide(conv: FewChannels, c: Mapping[str, Any]) -> int:
-    """Blocks of eight columns that take turns."""
+    """Interleaved blocks of eight columns."""
     return next(n for n in (4, 2, 1) if c["WN"] % (8 * n) == 0) if conv.last and not staged(conv) else 1
 
 
 def store_width(conv: FewChannels, c: Mapping[str, Any]) -> int:
-    """Neighbours of the result in one store, as alignment allows."""
+    """Contiguous results per store, as alignment allows."""
     run = 8 if staged(conv) else 2 * wide(conv, c)
     return next(n for n in (8, 4, 2, 1) if run % n == 0 and conv.run % n == 0)
 
 
 def load_width(conv: FewChannels) -> int:
-    """Neighbours of the filters in one load."""
+    """Contiguous filter elements per load."""
     return next(n for n in (8, 4, 2, 1) if conv.co % n == 0) if conv.last else 1
 
 
-# Rows, columns, and pixels of a warp.
+# Rows, columns, and pixels per warp.
 _TILES = ((16, 16, 64), (16, 16, 32), (8, 16, 32), (8, 32, 64), (8, 32, 32), (4, 32, 32), (16, 8, 32), (8, 8, 16),
           (4, 8, 16), (2, 16, 16), (1, 32, 16))  # fmt: skip
 _BLOCKS = (6, 5, 4, 3, 2, 1)
@@ -118,7 +119,8 @@ def candidates(conv: FewChannels) -> Iterator[dict[str, Any]]:
 
 
 def ranked(conv: FewChannels, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Those that the space admits, the fastest by the model first; of each tile with as many blocks as are best."""
+    """The configs that the space admits, the fastest by the model first; for each tile only the best number of
+    blocks."""
     space = few_space("defaults", conv, gpu)
     every = [{**one, "MIN_BLOCKS": n, "PER_SM": n} for one in candidates(conv) for n in _BLOCKS]
     seen: list[dict[str, Any]] = []
@@ -129,18 +131,19 @@ def ranked(conv: FewChannels, gpu: Gpu) -> Iterator[dict[str, Any]]:
             yield config
 
 
-LAUNCH = 3.6e-6  # seconds: of the kernel
-_START = 1.2e-6  # until the filters are there
-_RATE = 0.45  # of the tensor cores' peak, that warp-wide products reach on a Hopper
+LAUNCH = 3.6e-6  # seconds: launch overhead
+_START = 1.2e-6  # until the filters are loaded
+_RATE = 0.45  # share of the tensor cores' peak that warp-wide products reach on a Hopper
 _CLOCK = 1.7e9
-_WORD_LOADS = 1.3  # times as long as loads of matrices
-_FILL = 0.75  # clocks of a multiprocessor for a number of the patch
-_MOST_SUMS, _SPILLED = 2048, 1.3  # of a warp that the compiler keeps in registers; what more of them cost
-_WAIT = 1800  # clocks of a block for each tile, in which others may run
+_WORD_LOADS = 1.3  # relative time of loads by words, compared with matrix loads
+_FILL = 0.75  # clocks of a multiprocessor per 32 elements of the patch
+_MOST_SUMS, _SPILLED = 2048, 1.3  # of a warp that the compiler keeps in registers; slowdown when there are more
+_WAIT = 1800  # clocks of a block per tile that it waits, during which others can run
 
 
 def seconds(conv: FewChannels, gpu: Gpu, c: Mapping[str, Any]) -> float:
-    """What a run takes: products, loads from shared memory, filling patches, and memory, the longest hiding most."""
+    """Seconds of a run: products, loads from shared memory, filling patches, and memory; the longest hides most of the
+    others."""
     height, width = conv.out
     tile, resident = c["TILE_H"] * c["TILE_W"], c["PER_SM"]
     tiles = conv.n * ceil(height / c["TILE_H"]) * ceil(width / c["TILE_W"]) * ceil(conv.co / c["BN"])

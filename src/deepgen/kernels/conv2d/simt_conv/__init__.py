@@ -1,4 +1,4 @@
-"""Convolutions in f32 on the plain arithmetic units of GPUs: `simt_gemm` whose columns are gathered from the image."""
+"""Convolutions in f32 on the plain arithmetic units of GPUs: `simt_gemm` with columns gathered from the image."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from deepgen.space import Expr, Space, divides
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
-_SIZE = 4  # bytes of a number
+_SIZE = 4  # bytes of an element
 _WHOLE = 4  # filters are packed in multiples of this, for loads of 16 bytes
 _PACKERS = 256  # threads of a block of the first step, as in entry.h
 _PACKING = 3e-6  # seconds of that step
-_LEAST_FILTERS = 8  # of a group: with fewer most of a tile is idle
+_LEAST_FILTERS = 8  # per group: with fewer, most of a tile is idle
 _NOTHING = ScalarArg("i64", 0)
 
 
@@ -42,7 +42,7 @@ class SimtConv:
         return conv if isinstance(conv, str) else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Of few filters in a group kernels by rules are faster."""
+        """For few filters per group, kernels by rules are faster."""
         conv, _ = _served(operator, target)
         return Rank.SPECIALISED if conv.filters >= _LEAST_FILTERS else Rank.SURPASSED
 
@@ -85,7 +85,7 @@ def _served(operator: Operator, target: Target) -> tuple[ImplicitConv, Gpu]:
 
 @lru_cache(64)
 def as_gemm(conv: ImplicitConv) -> GatheredGemm:
-    """The product of a class, of filters by pixels; each group of each image is a matrix."""
+    """The product of filters by pixels for one class of pixels; each group of each image is a matrix."""
     filters = -(-conv.filters // _WHOLE) * _WHOLE
     batch = conv.images * conv.groups
     image = batch * conv.channels * prod(side.size for side in conv.sides) * _SIZE
@@ -94,7 +94,7 @@ def as_gemm(conv: ImplicitConv) -> GatheredGemm:
 
 
 def _of_all_classes(conv: ImplicitConv) -> GatheredGemm:
-    """With as many products as all classes have."""
+    """The same with the products of all classes together."""
     return replace(as_gemm(conv), k=max(1, sum(_lines_of_classes(conv))))
 
 
@@ -123,7 +123,7 @@ def _timed(conv: ImplicitConv, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 
 def _seconds(conv: ImplicitConv, gpu: Gpu, config: Mapping[str, Any]) -> float:
-    """Classes one after the other; those with as many taps take as long."""
+    """Classes run one after the other; those with the same number of taps take equally long."""
     product, times = as_gemm(conv), dict[int, float]()
     total = _PACKING
     for lines in _lines_of_classes(conv):
@@ -155,7 +155,7 @@ def _macros(conv: ImplicitConv) -> dict[str, int]:
 
 
 def _plan(conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchPlan:
-    """Filters are packed, and then each class of pixels is convolved. N may be another."""
+    """Filters are packed, and then each class of pixels is convolved. N is an argument."""
     product = as_gemm(conv)
     packed = WorkspaceArg("packed", conv.groups * conv.all_lines * product.m * _SIZE)
     lines = WorkspaceArg("lines", conv.all_lines * 2 * _SIZE)

@@ -1,6 +1,6 @@
-"""The convolutions that the family takes, as numbers in three dimensions, and the classes of their pixels.
+"""The supported convolutions as numbers in three dimensions, and the classes of their pixels.
 
-A transposed convolution with a stride meets other taps at each of `stride` neighbouring pixels. Those that meet the
+In a transposed convolution with a stride, each of `stride` neighbouring pixels uses different taps. Pixels that use the
 same taps are a class, and each class is a convolution of its own with a stride of 1.
 """
 
@@ -25,8 +25,8 @@ from deepgen.operators.named.convolutions import (
 )
 from deepgen.operators.words import NONE
 
-_MOST_TAPS = 32  # in a dimension: one bit of a word for each
-_MOST = 2**31 - 2**12  # of what is counted in 32 bits
+_MOST_TAPS = 32  # per dimension: one bit of a word for each
+_MOST = 2**31 - 2**12  # largest count in 32 bits
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}
 _DIMENSIONS: dict[type[Operator], int] = {
     Conv1d: 1, Conv2d: 2, DilatedConv2d: 2, Conv3d: 3, TransposedConv1d: 1, TransposedConv2d: 2, TransposedConv3d: 3,
@@ -35,7 +35,7 @@ _DIMENSIONS: dict[type[Operator], int] = {
 
 @dataclass(frozen=True)
 class PixelClass:
-    """In one dimension: where it lies in the result, which pixel its first tap meets, and how many taps it has."""
+    """A class in one dimension: its origin in the result, the input pixel of its first tap, and its number of taps."""
 
     origin: int
     first: int
@@ -56,22 +56,22 @@ class Side:
 
     @property
     def apart(self) -> int:
-        """How far neighbours of a class lie from each other in the result."""
+        """The distance between neighbours of a class in the result."""
         return self.stride if self.transposed else 1
 
     @property
     def period(self) -> int:
-        """Of taps: those of a class are so many apart."""
+        """The distance between the taps of a class."""
         return self.stride // gcd(self.stride, self.dilation) if self.transposed else 1
 
     @property
     def step(self) -> int:
-        """From the pixel that a tap meets to that of the next."""
+        """The distance from a tap's input pixel to that of the next tap."""
         return -(self.dilation // gcd(self.stride, self.dilation)) if self.transposed else self.dilation
 
     @property
     def pixels(self) -> int:
-        """Of the largest class; others have the same number, of which some lie beyond the result."""
+        """Pixels of the largest class; the others are padded to the same number, beyond the result."""
         return -(-self.out // self.apart)
 
     @cached_property
@@ -91,7 +91,7 @@ class Side:
 
     @property
     def guarded(self) -> bool:
-        """Whether a tap may meet what is not in the image."""
+        """Whether a tap may fall outside the image."""
         along = 1 if self.transposed else self.stride
         for one in self.classes:
             ends = one.first, one.first + max(0, one.taps - 1) * self.step
@@ -102,7 +102,7 @@ class Side:
 
 @dataclass(frozen=True)
 class ImplicitConv:
-    """A convolution with channels first, of f32: channels and filters are those of a group."""
+    """A convolution in f32 with channels first; channels and filters are counted per group."""
 
     images: int
     groups: int
@@ -111,11 +111,11 @@ class ImplicitConv:
     sides: tuple[Side, ...]  # three
     transposed: bool
     epilogue: tuple[str, ...]
-    named: tuple[tuple[str, int], ...]  # sizes for which the kernel is made, as the operator calls them
+    named: tuple[tuple[str, int], ...]  # sizes that the kernel is compiled for, under the operator's names
 
     @property
     def lines(self) -> int:
-        """Of the largest class: an input channel and a tap each."""
+        """Lines of the largest class: one per input channel and tap."""
         return self.channels * prod(side.most_taps for side in self.sides)
 
     @property
@@ -128,7 +128,7 @@ class ImplicitConv:
 
     @cached_property
     def classes(self) -> tuple[tuple[int, tuple[PixelClass, ...]], ...]:
-        """The first line of each, and what it is in each dimension."""
+        """The first line of each class, and the class in each dimension."""
         every_class = []
         for every in product(*(side.classes for side in self.sides)):
             place = 0
@@ -138,9 +138,9 @@ class ImplicitConv:
         return tuple(every_class)
 
 
-@lru_cache(64)  # asked for every config that is ranked
+@lru_cache(64)  # called for every config that is ranked
 def convolution_of(operator: Operator) -> ImplicitConv | str:
-    """What is convolved, or in words why it is not served."""
+    """The convolution of an operator, or the reason why it is not supported."""
     dimensions = _DIMENSIONS.get(type(operator))
     if dimensions is None:
         return f"it supports {', '.join(kind.name for kind in _DIMENSIONS)} only"

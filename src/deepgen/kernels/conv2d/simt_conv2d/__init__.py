@@ -15,7 +15,7 @@ from deepgen.targets import Cuda, Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, dtype
 
 _RESERVED = 40  # registers for addresses and counters
-_MOST_LOADS = 16  # of a thread, for one tile: they are unrolled
+_MOST_LOADS = 16  # of a thread for one tile: they are unrolled
 _MOST_UNROLLED = 1024  # multiply-adds: longer loops take seconds to build
 
 
@@ -45,7 +45,7 @@ def simt_conv2d_space(name: str, conv: Conv2d, gpu: Gpu) -> Space:
     s.require(loads_x <= _MOST_LOADS, "a thread's share of the pixels is a few loads")
     s.require(loads_w <= _MOST_LOADS, "a thread's share of the filters is a few loads")
     words = max(1, acc.bytes // 4)
-    # Of each pixel that it loads a thread keeps its image, row and column beside its value.
+    # For each pixel that a thread loads, it keeps the image, row and column along with the value.
     held = (words + 3) * loads_x + words * loads_w
     registers = s.derive("registers", (tm * tn + tm + tn) * words + held + _RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and loads fit in a thread's registers")
@@ -56,17 +56,17 @@ def simt_conv2d_space(name: str, conv: Conv2d, gpu: Gpu) -> Space:
 
 
 def _tile_sizes(size: int) -> list[int]:
-    """Not more than twice what there is: the rest of the tile would be idle."""
+    """Sizes below twice the extent: in larger tiles most of the tile would be idle."""
     return [t for t in (16, 32, 64, 128) if t < 2 * size or t == 16]
 
 
 _PIXELS = f"N * ({OUT_H}) * ({OUT_W})"
-_MOST = 2**31 - 2**10  # numbers of pixels and of steps are passed as i32, and tiles reach beyond them
+_MOST = 2**31 - 2**10  # numbers of pixels and steps are passed as i32, and tiles extend beyond them
 _REQUIRES = (
     (f"{_PIXELS} <= {_MOST}", f"at most {_MOST} output pixels"),
     (f"CI * k * k <= {_MOST}", f"at most {_MOST} products for one output"),
 )
-_MATRIX_BYTES = 32  # of channels in one product of matrix units
+_MATRIX_BYTES = 32  # of channels per product of matrix units
 _TILES = ((128, 128, 8, 8), (128, 64, 8, 4), (64, 64, 4, 4), (64, 32, 4, 2), (32, 32, 2, 2), (16, 32, 2, 2),
           (16, 16, 2, 2), (16, 16, 1, 2))  # fmt: skip
 
@@ -88,7 +88,7 @@ class SimtConv2d:
         return None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Kernels made by rules are faster where they use matrix units."""
+        """Kernels by rules are faster where they use matrix units."""
         conv, _ = served(operator, target, Conv2d, Gpu)
         matrices = isinstance(target, Cuda) and target.sm >= 80 and conv.dtype in ("f16", "bf16", "i8")
         whole = conv.ci * dtype(conv.dtype).bytes % _MATRIX_BYTES == 0
@@ -104,7 +104,7 @@ class SimtConv2d:
         return gpu_kernel(self.name, language_of(gpu), files, macros, _plan(conv, config))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        """The largest tile of which there are enough for every multiprocessor, or else the smallest one."""
+        """The largest tile that gives every multiprocessor a block, or else the smallest one."""
         conv, gpu = served(operator, target, Conv2d, Gpu)
         space = self.space(operator, target)
         configs = [c for c in (_config(conv, *tile) for tile in _TILES) if not space.explain(c)]
@@ -146,7 +146,7 @@ def _plan(conv: Conv2d, config: Mapping[str, Any]) -> LaunchPlan:
 
 
 def _config(conv: Conv2d, bm: int, bn: int, tm: int, tn: int) -> dict[str, Any]:
-    """Neighbouring threads load, and store, what lies side by side in memory."""
+    """Neighbouring threads load and store contiguous elements."""
     last = conv.layout == "nhwc"
     return {
         "BM": bm, "BN": bn, "BK": 16, "TM": tm, "TN": tn, "UNROLL": 4, "MIN_BLOCKS": 1,

@@ -1,4 +1,4 @@
-"""Convolution on Hopper's tensor cores: `sm90_gemm` whose rows the copy engine gathers from the image."""
+"""Convolution on Hopper's tensor cores: `sm90_gemm` with rows that the copy engine gathers from the image."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from deepgen.space import Expr, Space
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, Source
 
-_CHANNELS = 64  # of a line
-_LONG, _DEEP = 8 * _CHANNELS, 4  # K for which fewer stages wait: 73x73x80 to 192 took 62 us with 3, and 45 with 4
-_ROUND = 0.6e-6  # seconds more for a second tile of a multiprocessor, and for a third: fitted to 29 layers on an H200
+_CHANNELS = 64  # per line
+_LONG, _DEEP = 8 * _CHANNELS, 4  # long K, which needs more stages: 73x73x80 to 192 took 62 us with 3, and 45 with 4
+_ROUND = 0.6e-6  # additional seconds for a second and a third tile per multiprocessor: fitted to 29 layers on an H200
 _SHARED = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
 
 
@@ -39,13 +39,13 @@ class Sm90Conv:
         return own if isinstance(own, str) else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Of fewer channels than a line has, kernels by rules are faster."""
+        """With fewer channels than a line holds, kernels by rules are faster."""
         return Rank.SPECIALISED if _served(operator, target)[0].ci >= _CHANNELS else Rank.SURPASSED
 
     def space(self, operator: Operator, target: Target) -> Space:
         own, gpu = _served(operator, target)
         space = sm90_space(self.name, as_gemm(own), gpu)
-        if "residual" in own.epilogue:  # it is read where results that are stored straight would be
+        if "residual" in own.epilogue:  # its pointer replaces C's, to which other modes store
             store, fixup = (Expr("knob", (), name) for name in ("STORE", "FIXUP"))
             own_way = ~store.isin(["straight", *BY_LINES]) & (fixup == "none")
             space.require(own_way, "the added tensor is not the output")
@@ -90,8 +90,8 @@ def _timed(own: ConvWindows, gpu: Cuda) -> list[tuple[float, dict[str, Any]]]:
     """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
     gemm = as_gemm(own)
     configs = (config(gemm, gpu, way) for way in ways(gemm, gpu))
-    # A kernel is made for its image anyway, and windows are read again with every tap: what streams through the cache
-    # would come from memory again.
+    # A kernel is compiled for its image anyway, and windows are read again for every tap: with streaming cache hints
+    # they would come from memory again.
     more = {"FIXED": True, **({"CACHE": "none"} if own.gathered else {})}
     kept = [{**one, **more} for one in configs if one is not None]
     if own.last_line < ATOM_BYTES:  # stages of two lines, one of them shorter, were never timed
@@ -102,7 +102,7 @@ def _timed(own: ConvWindows, gpu: Cuda) -> list[tuple[float, dict[str, Any]]]:
 
 
 def _seconds(own: ConvWindows, gpu: Cuda, config: Mapping[str, Any]) -> float:
-    # Of an image in steps that are longer than the filter not all is read.
+    # With a stride longer than the filter, not all of an image is read.
     sides = zip((own.h, own.w), own.outputs, own.kernel, strict=True)
     pixels = own.n * prod(min(size, outputs * taps) for size, outputs, taps in sides)
     products = 1 - (4 - own.last_products) / (4 * own.lines)

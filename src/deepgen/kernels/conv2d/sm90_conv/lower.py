@@ -1,6 +1,6 @@
-"""A convolution as a product of matrices: which one, what its kernel is compiled with, and how it is launched.
+"""A convolution as a matrix product: its sizes, the macros of its kernel, and its launch.
 
-Rows are output pixels, columns are filters, and K runs over the taps and, for each, over whole lines of channels.
+Rows are output pixels, columns are filters, and K runs over the taps and, for each tap, over whole lines of channels.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from deepgen.vocabulary import (
 )
 
 _FORMATS = ("f16", "bf16")
-# Steps of an epilogue as sm90_gemm has them: tensors that are added, then one of these.
+# Steps of an epilogue under sm90_gemm's names: added tensors, then one of these activations.
 _ADDED, _ACTIVATIONS = ("bias", "residual"), {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu"}
-_MOST_PIXELS = 2**31 - 2**10  # they are counted in 32 bits, and tiles reach beyond them
-# What a tensor map of windows can say: how far a corner lies from the image's, an offset, a step.
+_MOST_PIXELS = 2**31 - 2**10  # they are counted in 32 bits, and tiles extend beyond them
+# Limits of a tensor map of windows: distance of a corner from the image's corner, offset, stride.
 _CORNER, _OFFSET, _STEP = 128, 255, 8
-_OTHERS = ("N", "CO")  # sizes for which a kernel need not be made
+_OTHERS = ("N", "CO")  # sizes that may differ from those a kernel is compiled for
 
 
 @dataclass(frozen=True)
 class ConvWindows:
-    """A convolution that this family knows, whatever operator it is."""
+    """A convolution that this family supports, from any operator."""
 
     n: int
     h: int
@@ -52,7 +52,7 @@ class ConvWindows:
     dilations: tuple[int, int]
     dtype: str
     epilogue: tuple[str, ...]
-    named: tuple[tuple[str, int], ...]  # sizes for which the kernel is made, as the operator calls them
+    named: tuple[tuple[str, int], ...]  # sizes that the kernel is compiled for, under the operator's names
 
     @property
     def outputs(self) -> tuple[int, int]:
@@ -63,13 +63,13 @@ class ConvWindows:
 
     @property
     def reaches(self) -> tuple[int, int]:
-        """How far the last tap lies from the first."""
+        """The distance from the first tap to the last."""
         (rows, columns), (down, across) = self.kernel, self.dilations
         return (rows - 1) * down, (columns - 1) * across
 
     @property
     def gathered(self) -> bool:
-        """Whether windows are more than the image's pixels one after the other."""
+        """Whether windows differ from the image's pixels in order."""
         return (self.kernel, self.strides, self.pads) != ((1, 1), (1, 1), (0, 0))
 
     @property
@@ -78,23 +78,23 @@ class ConvWindows:
 
     @property
     def lines(self) -> int:
-        """Lines of channels of a tap: beyond the last channel there are zeros."""
+        """Lines of channels per tap: beyond the last channel there are zeros."""
         return -(-self.ci * self.size // ATOM_BYTES)
 
     @property
     def last_products(self) -> int:
-        """Of a tap's last line: none of zeros alone."""
+        """Products in a tap's last line, without those that would only multiply zeros."""
         return -(-(self.ci * self.size % ATOM_BYTES or ATOM_BYTES) // STEP_BYTES)
 
     @property
     def last_line(self) -> int:
-        """Bytes of a tap's last line, as wide as a swizzle: lines that end beyond the channels take longer."""
+        """Bytes of a tap's last line, rounded up to a swizzle width: lines that end beyond the channels take longer."""
         return min(line for line in SWIZZLES if line >= self.last_products * STEP_BYTES)
 
 
-@lru_cache(64)  # asked of every config that is ranked
+@lru_cache(64)  # called for every config that is ranked
 def windows_of(operator: Operator) -> ConvWindows | str:
-    """What is convolved, or in words why it is not served."""
+    """The convolution of an operator, or the reason why it is not supported."""
     if not isinstance(operator, (Conv2d, DilatedConv2d)):
         return "it supports conv2d and dilated_conv2d only"
     words = operator.parameters()
@@ -152,7 +152,7 @@ def conv_macros(own: ConvWindows) -> dict[str, int]:
 
 
 def conv_plan(own: ConvWindows, product: LaunchPlan) -> LaunchPlan:
-    """The plan of a product of matrices, with a convolution's tensors and sizes. N and CO may be others."""
+    """The plan of a matrix product, with a convolution's tensors and sizes. N and CO are arguments."""
     rename = _Renamed(own)
     step = product.steps[0]
     args = [_argument(own, arg, rename) for arg in step.args]
@@ -170,7 +170,7 @@ def conv_plan(own: ConvWindows, product: LaunchPlan) -> LaunchPlan:
 
 
 class _Renamed:
-    """Expressions over a product's sizes as expressions over a convolution's."""
+    """Translates expressions over a product's sizes into expressions over a convolution's."""
 
     def __init__(self, own: ConvWindows) -> None:
         k = as_gemm(own).k
@@ -190,7 +190,7 @@ class _Renamed:
 def _argument(own: ConvWindows, arg: Arg, rename: _Renamed) -> Arg:
     if isinstance(arg, DescriptorArg):
         return _MAPS[arg.tensor](own, arg.spec, rename)
-    if isinstance(arg, TensorArg):  # what is added is read where C would be, which the copy engine writes
+    if isinstance(arg, TensorArg):  # the added tensor replaces C, which the copy engine writes
         return arg if arg.tensor == "bias" else TensorArg("residual" if "residual" in own.epilogue else "y")
     if isinstance(arg, WorkspaceArg):
         return replace(arg, bytes=rename(arg.bytes))
@@ -220,7 +220,7 @@ def _image_map(own: ConvWindows, spec: TensorMapSpec, rename: _Renamed) -> Descr
 
 
 def _weight_map(own: ConvWindows, spec: TensorMapSpec, rename: _Renamed) -> DescriptorArg:
-    """Filters are contiguous, then channels, then taps: none reaches into the next one's."""
+    """Filters are contiguous, then channels, then taps: no box extends into the next tap's."""
     sizes, strides = ("CO", own.ci, prod(own.kernel)), (f"CO * {own.size}", f"CO * {own.ci * own.size}")
     return DescriptorArg("weight", replace(spec, sizes=sizes, strides=strides))
 
@@ -231,7 +231,7 @@ def _result_map(own: ConvWindows, spec: TensorMapSpec, rename: _Renamed) -> Desc
 
 
 def _shorter(own: ConvWindows, arg: Arg) -> DescriptorArg:
-    """The same tensor in lines that are as long as a tap's last."""
+    """The same tensor in lines that are as long as a tap's last line."""
     assert isinstance(arg, DescriptorArg)
     channels = own.last_line // own.size
     if arg.tensor == "x":

@@ -1,7 +1,7 @@
 """Convolution on Hopper's tensor cores by copies of tensors that the copy engine cannot load directly.
 
-With channels first, and with channels that are not a multiple of 8, the image and the filters are copied to nhwc with
-padded channels, `sm90_conv` computes, and the result is copied to where it belongs.
+If channels come first, or their number is not a multiple of 8, the image and the filters are copied to nhwc with padded
+channels, `sm90_conv` computes, and the result is copied back to its layout.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from deepgen.vocabulary import Arg, DescriptorArg, Kernel, ScalarArg, Step, Tens
 
 _INNER = Sm90Conv()
 _THREADS, _CHUNK, _SIDE = 256, 8, 64  # as in copies.h
-_SIZE = 2  # bytes of a number
+_SIZE = 2  # bytes of an element
 _COPIES = {"x": "images", "weight": "filters", "y": "result"}
-_FEW = 16  # channels of `mma_conv_few`
-_ENOUGH, _FOR_A_COPY = 1e9, 500  # products that take longer than launches, and than a number's copy
-_LAUNCH = 1.5e-6  # of a step more
-_RATE = 0.6  # of the memory's bandwidth, that copies reach
+_FEW = 16  # most channels of `mma_conv_few`
+_ENOUGH, _FOR_A_COPY = 1e9, 500  # products that take longer than launches, and products per copied element
+_LAUNCH = 1.5e-6  # of an additional step
+_RATE = 0.6  # share of the memory's bandwidth that copies reach
 
 
 class Sm90ConvCopied:
-    """`sm90_conv` with copies around it: channels first, and channels of any number, f16 and bf16 on sm_90a."""
+    """`sm90_conv` with copies around it: channels first, and any number of channels, f16 and bf16 on sm_90a."""
 
     name = "sm90_conv_copied"
 
@@ -46,7 +46,8 @@ class Sm90ConvCopied:
         return _INNER.refuses(_inside(operator), target)
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Faster than rules where it was measured: planes, windows of many channels, work that hides launches."""
+        """Faster than rules where that was measured: channels first, windows over many channels, enough work to hide
+        launches."""
         conv, _ = served(operator, target, Conv2d, Cuda)
         windows = conv.layout != "nhwc" and conv.ci > _FEW and prod(conv.kernel) > 1
         products = conv.n * conv.out_h * conv.out_w * conv.co * conv.reduced
@@ -132,7 +133,7 @@ def _space(conv: Conv2d, inside: Conv2d, name: str) -> WorkspaceArg:
 
 
 def _argument(conv: Conv2d, inside: Conv2d, arg: Arg, kept: set[str]) -> Arg:
-    """An argument of the convolution, of copies where there are some."""
+    """An argument of the convolution, referring to copies if there are any."""
     if isinstance(arg, DescriptorArg):
         spec = arg.spec
         sizes, strides = (own and tuple(_fixed(inside, n) for n in own) for own in (spec.sizes, spec.strides))
@@ -146,7 +147,7 @@ def _argument(conv: Conv2d, inside: Conv2d, arg: Arg, kept: set[str]) -> Arg:
 
 
 def _fixed(inside: Conv2d, size: Any) -> Any:
-    """An expression in which CO is that of the copies."""
+    """An expression with CO replaced by that of the copies."""
     return re.sub(r"\bCO\b", str(inside.co), size) if isinstance(size, str) else size
 
 

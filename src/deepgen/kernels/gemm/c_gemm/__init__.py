@@ -19,19 +19,19 @@ _ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 _VECTORS = (1, 2, 3, 4, 6)
 _DEPTHS = (64, 128, 256, 512, 1024)
 _WIDTHS = (64, 128, 256, 512, 1024, 2048)
-_FEW = 32  # rows of C up to which packing B would cost more than reading it where it lies
-_THIN, _AT_ONCE = 16, 8  # rows of C up to which B is read but once; and those of A that pass over it together
-_LONG = 4096  # columns whose sums wait in memory
-_WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing some of these
-_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual CPU; of a call that wakes other threads
-_BYTES_A_CLOCK = 8  # that a core reads from memory
+_FEW = 32  # rows of C up to which packing B would cost more than reading it in place
+_THIN, _AT_ONCE = 16, 8  # rows of C up to which B is read only once; rows of A that share a pass over it
+_LONG = 4096  # columns whose sums are kept in memory
+_WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing about this many
+_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a typical CPU; of a call that wakes other threads
+_BYTES_A_CLOCK = 8  # read from memory by a core
 _KIND, _ENOUGH = "KIND", "every thread has enough to do"
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 
 class CGemm:
-    """Register tiles, cache blocks, packing of B, threads: any M, N, K, all layouts; of instructions, only those of Arm
-    that multiply by a lane have names."""
+    """Register tiles, cache blocks, packing of B, threads: any M, N, K, all layouts. The only explicit instructions are
+    Arm's multiplications by a lane."""
 
     name = "c_gemm"
 
@@ -45,7 +45,7 @@ class CGemm:
         return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """What is written in a CPU's own instructions is faster."""
+        """Kernels written with a CPU's own instructions are faster."""
         gemm, cpu = served(operator, target, Gemm, Cpu)
         return Rank.SURPASSED if isinstance(cpu, X86) and gemm.a == "f32" else Rank.SPECIALISED
 
@@ -116,7 +116,7 @@ class CGemm:
         return {**config, "THREADS": cpu.cores, "PARTITION": partition, "TASKS": 2}
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        """Of the busiest thread."""
+        """Seconds of the busiest thread."""
         gemm, cpu = served(operator, target, Gemm, Cpu)
         rows, vectors, threads, lanes = config["MR"], config["NR"], config["THREADS"], _lanes(gemm, cpu)
         if config.get(_KIND) == "thin":
@@ -154,7 +154,7 @@ def _tile_space(name: str, gemm: Gemm, cpu: Cpu) -> Space:
 
 
 def _may_be_thin(gemm: Gemm) -> bool:
-    """Whether B can be read once. If it runs along K, so must A: sums are vectors along K then."""
+    """Whether B can be read once. If it is contiguous along K, A must be too: sums are then vectors along K."""
     return gemm.m <= _THIN and gemm.layout != "tt"
 
 
@@ -205,7 +205,7 @@ def _packings(gemm: Gemm) -> list[str]:
 
 
 def _tiles(gemm: Gemm, cpu: Cpu) -> list[tuple[int, int]]:
-    """The register tiles that the registers, the widest block and a matrix of this size allow: rows and vectors."""
+    """The register tiles, as rows and vectors, that the registers, the widest block and the matrix size allow."""
     lanes = _lanes(gemm, cpu)
     most = min(-(-gemm.n // lanes), covering(_WIDTHS, gemm.n)[-1] // lanes)
     rows, vectors = [r for r in _ROWS if r <= gemm.m], [v for v in _VECTORS if v <= most]
@@ -215,17 +215,18 @@ def _tiles(gemm: Gemm, cpu: Cpu) -> list[tuple[int, int]]:
 
 
 def _by_lane(gemm: Gemm, cpu: Cpu, rows: int) -> bool:
-    """Whether numbers of A are lanes of whole vectors."""
+    """Whether elements of A are lanes of whole vectors."""
     return isinstance(cpu, Arm) and rows % _lanes(gemm, cpu) == 0
 
 
 def _loads(gemm: Gemm, cpu: Cpu, rows: int, *, kept: bool = False) -> int:
-    """Of A in a step of K; `kept`: how many of them are in registers at once."""
+    """Loads of A per step of K; `kept`: how many of them are in registers at once."""
     return rows // _lanes(gemm, cpu) if _by_lane(gemm, cpu, rows) else 1 if kept else rows
 
 
 def _cost(gemm: Gemm, cpu: Cpu, rows: int, vectors: int) -> float:
-    """Cycles of one step of K over all of C: two multiply-adds or two loads each, and sums wait for the step before."""
+    """Cycles of one step of K over all of C: two multiply-adds or two loads per cycle; sums wait for the previous
+    step."""
     tiles = -(-gemm.m // rows) * -(-gemm.n // (vectors * _lanes(gemm, cpu)))
     numbers = _loads(gemm, cpu, rows)
     return tiles * (max(rows * vectors / 2, (numbers + vectors) / 2, 4.0) + 0.1 * numbers + 0.12 * vectors)

@@ -18,7 +18,7 @@ _OWN = ("gemm_mma.cu", "problem.h", "operands.h", "share.h", "dialect_mma.h", "w
 
 
 class MmaGemm:
-    """Products by warps, matrix loads, copies ahead: f16, bf16, tf32, i8, 8-bit floats; all layouts."""
+    """Products by warps, matrix loads, prefetched copies: f16, bf16, tf32, i8, 8-bit floats; all layouts."""
 
     name = "mma_gemm"
 

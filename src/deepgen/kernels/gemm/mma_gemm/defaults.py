@@ -29,17 +29,17 @@ _TILES = (
     _MmaTile(32, 32, 32, 32, 2),
     _MmaTile(16, 64, 16, 32), _MmaTile(16, 64, 16, 32, 2), _MmaTile(16, 64, 16, 32, 4), _MmaTile(16, 32, 16, 32),
     _MmaTile(16, 32, 16, 32, 4), _MmaTile(64, 16, 32, 16), _MmaTile(64, 16, 32, 16, 2), _MmaTile(16, 16, 16, 16),
-    # Lines of an operand that is contiguous along rows are at least 128 bytes long, of which 8-bit formats have many.
+    # Lines of an operand that is contiguous along rows are at least 128 bytes long: many elements in 8-bit formats.
     _MmaTile(128, 32, 32, 32), _MmaTile(32, 128, 32, 32), _MmaTile(128, 128, 32, 64),
 )  # fmt: skip
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """The fastest by the model of those that the space admits."""
+    """The fastest config by the model that the space admits."""
     return dict(_chosen(gemm, gpu))
 
 
-@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+@lru_cache(64)  # called when families are compared, and again for the default
 def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = mma_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
@@ -56,7 +56,7 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
         if sums >= 4096 and size == 1 and _spread(gemm):
             continue
         for bk in (128 // size, 64 // size):
-            if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler widens a tile's whole K at once
+            if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler converts a tile's whole K at once
                 continue
             for stages in (4, 3, 2) if _copied_in_parts(gemm) else (5, 4, 3, 2):
                 if stages > 2 and (stages - 1) * bk >= gemm.k:
@@ -64,12 +64,12 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                 base = config(gemm, gpu, tile, bk, stages)
                 yield base
                 blocks = gpu.multiprocessors * min(2, base["MIN_BLOCKS"])
-                # The stream's bookkeeping leaves too few registers for more.
+                # The bookkeeping of stream-K leaves too few registers for more.
                 if "stream" in allowed and sums <= (1024 if wide else 2048):
                     yield {**base, "FIXUP": "stream", "BLOCKS": blocks}
                 for splits in (2, 3, 4, 6, 8, 16, 33, 66) if "last" in allowed else ():
                     if tiles * splits <= 4 * gpu.multiprocessors and splits * bk <= gemm.k:
-                        # One block that adds up many parts alone takes longer than a second step.
+                        # A single block that adds up many parts takes longer than a second step.
                         yield {**base, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
 
 
@@ -96,12 +96,12 @@ def config(gemm: Gemm, gpu: Gpu, tile: _MmaTile, bk: int, stages: int) -> dict[s
 
 
 def _copied_in_parts(gemm: Gemm) -> bool:
-    """Whether copies have fewer than 16 bytes. Five stages of these took a fifth longer than four on an H200."""
+    """Whether copies are shorter than 16 bytes. Five stages of these took a fifth longer than four on an H200."""
     return min(aligned_bytes(gemm, "A"), aligned_bytes(gemm, "B")) < WIDEST
 
 
 def _plain(gemm: Gemm) -> bool:
-    """Whether fragments come as they lie in memory."""
+    """Whether fragments are loaded without transposing."""
     return dtype(gemm.a).bytes > 1 and along_k(gemm, "A") and along_k(gemm, "B")
 
 
@@ -109,25 +109,25 @@ def _spread(gemm: Gemm) -> bool:
     return spread(gemm, "A") or spread(gemm, "B")
 
 
-# Microseconds, unless said otherwise. Fitted together to timings of an H200; docs/kernels/mma_gemm.md tells how.
-LAUNCH, _SPREAD = 4.03, 0.68  # of the kernel; more where all multiprocessors take part
-_AGAIN = 1.6  # until the first tiles of a block are there that waited for its place
-_LATENCY, _BARRIER = 0.28, 0.1  # from asking for a tile of K to having it, by all stages; what each costs beside
-_CLOCK = 1750.0  # clocks in a microsecond
-# Clocks of a multiprocessor: 128 bytes of a fragment, 16 bytes that are copied at once, more of them for each part.
+# Microseconds, unless noted otherwise. Fitted together to timings on an H200; see docs/kernels/mma_gemm.md.
+LAUNCH, _SPREAD = 4.03, 0.68  # of the kernel; additional if all multiprocessors take part
+_AGAIN = 1.6  # until a waiting block has its first tiles
+_LATENCY, _BARRIER = 0.28, 0.1  # latency of a tile of K, divided by the stages; additional cost of each
+_CLOCK = 1750.0  # clocks per microsecond
+# Clocks of a multiprocessor: 128 bytes of a fragment, the factor if it is spread, a 16-byte copy, each further part.
 _FRAGMENT, _SPREAD_OUT, _COPY, _PART = 0.3, 2.2, 0.013, 0.27
-_ROUND_TRIP = 0.31  # of parts of fewer than four bytes, which no copy engine takes
-_RATE, _OTHER_RATE = 0.45, 0.9  # of the peak, that warp-wide products reach on a Hopper and on others
-_SECTOR = 0.55  # clocks for 32 bytes of C that a store touches
-_READ, _CACHE, _WRITTEN, _IN_VAIN = 0.73, 1.23, 0.89, 1.3  # of memory's rate; bytes that stores touch in vain
-_PARTS, _ADDED = 2.5, 50.0  # parts of K that the last block adds up: once, and kB a microsecond
-_SECOND, _STREAM = 3.9, 3.4  # a second launch for that; blocks that share tiles
-_SHARP = 6.3  # how little the shorter of times that overlap add to the longest
-_MORE_REGISTERS = 16  # of a thread, beside those that the space counts
+_ROUND_TRIP = 0.31  # of parts of fewer than four bytes, which cannot be copied asynchronously
+_RATE, _OTHER_RATE = 0.45, 0.9  # share of the peak that warp-wide products reach on a Hopper and on others
+_SECTOR = 0.55  # clocks per 32 bytes of C that a store touches
+_READ, _CACHE, _WRITTEN, _IN_VAIN = 0.73, 1.23, 0.89, 1.3  # of memory's rate; the last: of bytes touched in vain
+_PARTS, _ADDED = 2.5, 50.0  # parts of K added up by the last block: fixed time, and kB per microsecond
+_SECOND, _STREAM = 3.9, 3.4  # a second launch for adding up; blocks that share tiles
+_SHARP = 6.3  # exponent for overlapping times: the higher, the less the shorter ones add to the longest
+_MORE_REGISTERS = 16  # of a thread, in addition to those that the space counts
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
-    """What a run takes with cold caches. Sizes may be symbols (`libraries/c/models.py`)."""
+    """The seconds of a run with cold caches. Sizes may be symbolic (`libraries/c/models.py`)."""
     size, result = dtype(gemm.a).bytes, dtype(gemm.c).bytes
     bm, bn, bk, splits = c["BM"], c["BN"], c["BK"] * size, c.get("SPLITS", 1)
     tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
@@ -135,13 +135,13 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
     blocks, steps = tiles * splits, ceil(all_steps / splits)
     if c["FIXUP"] == "stream":
         blocks, steps = c["BLOCKS"], ceil(all_steps * tiles / c["BLOCKS"])
-    mine = ceil(blocks / gpu.multiprocessors)  # of the busiest multiprocessor
+    mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
     rounds = ceil(mine / most)
     step, wait = _step(gemm, gpu, c)
     sectors = _sectors(gemm, c)
     store = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR / _CLOCK
     own = mine * (steps * step + store) + rounds * steps * wait + (rounds - 1) * _AGAIN
-    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _IN_VAIN * (sectors * 32 / result - 1))
     memory = (gemm.batch * gemm.k * size * (gemm.m + gemm.n) / _READ + written / _WRITTEN) / bandwidth
     cache = tiles * all_steps * bk * (bm + bn) / (bandwidth * _CACHE)
@@ -157,7 +157,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
 
 
 def _resident(gpu: Gpu, c: Mapping[str, Any], size: int) -> int:
-    """Blocks that a multiprocessor holds."""
+    """Blocks that are resident on a multiprocessor."""
     threads = c["BM"] // c["WM"] * (c["BN"] // c["WN"]) * c["WARPS_K"] * 32
     held = c["WM"] * c["WN"] // 32 + c["FRAGMENTS"] * (c["WM"] + c["WN"]) // 4 + RESERVED + _MORE_REGISTERS
     registers = min(held, gpu.registers_per_sm // (threads * c["MIN_BLOCKS"]), gpu.registers_per_thread)
@@ -167,7 +167,7 @@ def _resident(gpu: Gpu, c: Mapping[str, Any], size: int) -> int:
 
 
 def _step(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A tile of K: how long it keeps a multiprocessor busy, and how long one block takes that waits for it."""
+    """For a tile of K: the time a multiprocessor is busy, and the time one block waits."""
     bm, bn, bk = c["BM"], c["BN"], c["BK"] * dtype(gemm.a).bytes
     warps = bm // c["WM"] * (bn // c["WN"])
     peak = (gpu.peak("f16" if widened(gemm, gpu) else gemm.a) or 1e5) / gpu.multiprocessors * 1e3
@@ -186,7 +186,7 @@ def _step(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _sectors(gemm: Gemm, c: Mapping[str, Any]) -> Any:
-    """Pieces of 32 bytes that stores touch, for a number of C: four lanes have neighbouring runs of a row."""
+    """32-byte sectors that stores touch, per element of C: four lanes have neighbouring runs of a row."""
     size, run = dtype(gemm.c).bytes, 8 if spread(gemm, "B") else 2 * c["WIDE"]
     stored = min(run, WIDEST // size / parts_of(gemm.n * size))  # at once
     line = max(1.0, 4 * min(run * size, 32) / 32)
@@ -194,10 +194,10 @@ def _sectors(gemm: Gemm, c: Mapping[str, Any]) -> Any:
 
 
 def parts_of(row: Any) -> Any:
-    """In how many accesses 16 bytes of such rows come."""
+    """The number of accesses needed for 16 bytes of such rows."""
     return 1 + _beyond(row, 16) + 2 * _beyond(row, 8) + 4 * _beyond(row, 4) + 8 * _beyond(row, 2)
 
 
 def _beyond(length: Any, whole: int) -> Any:
-    """1 where it is not a multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    """1 if it is not a multiple, else 0: as arithmetic, since each condition doubles the calls for symbolic sizes."""
     return ceil(length % whole / whole)

@@ -1,4 +1,4 @@
-"""Shared by kernels on warp-wide products: formats, alignment, edges, and the arguments they take."""
+"""Shared by kernels with warp-wide products: formats, alignment, edges, and their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg, dt
 
 Requirement = tuple[str, str]
 WIDEST = 16  # bytes of one load, copy or store
-STEP_BYTES = 32  # of K in one product, whatever the format
+STEP_BYTES = 32  # of K in one product, for any format
 
 _PTX = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 _NEEDS = {
@@ -23,7 +23,7 @@ _NEEDS = {
     "f8e4m3": "mma_f8",
     "f8e5m2": "mma_f8",
 }
-_RESULTS = {  # of A's format
+_RESULTS = {  # by A's format
     "f16": ("f16", "f32"),
     "bf16": ("bf16", "f32"),
     "tf32": ("tf32", "f32"),
@@ -35,7 +35,7 @@ NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not
 
 
 def refused(operator: Operator, target: Target) -> str | None:
-    """Why warp-wide products cannot do this, in words."""
+    """The reason why warp-wide products do not support this, if there is one."""
     if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
         return "it supports NVIDIA GPUs from sm_80 on"
     if not isinstance(operator, Gemm):
@@ -55,7 +55,7 @@ def refused(operator: Operator, target: Target) -> str | None:
 
 
 def widened(gemm: Gemm, gpu: Gpu) -> bool:
-    """Whether operands become f16 on their way to the products, which takes registers; sums are f32 then."""
+    """Whether operands are converted to f16 before the products, which takes registers; sums are then f32."""
     return gemm.a.startswith("f8") and gpu.has("mma_f8_widened")
 
 
@@ -69,14 +69,14 @@ def refused_result(gemm: Gemm) -> str | None:
 
 
 def product_name(gemm: Gemm) -> str:
-    """The one matrix instruction of a kernel, as PTX spells it."""
+    """The matrix instruction of a kernel, as PTX spells it."""
     k = STEP_BYTES // dtype(gemm.a).bytes
     sums = "s32" if gemm.acc == "i32" else "f32"
     return f"m16n8k{k}.row.col.{sums}.{_PTX[gemm.a]}.{_PTX[gemm.b]}.{sums}"
 
 
 def result_macros(gemm: Gemm, store: int) -> dict[str, int | str]:
-    """What `problem.h` needs to know."""
+    """The macros that `problem.h` needs."""
     return {
         "TYPE_A": gemm.a,
         "TYPE_B": gemm.b,
@@ -92,7 +92,7 @@ def result_macros(gemm: Gemm, store: int) -> dict[str, int | str]:
 
 
 def work_type(gemm: Gemm) -> str:
-    """What alpha and beta are passed as, and what follows the sums is computed in."""
+    """The type of alpha and beta, in which the epilogue is computed."""
     return "i32" if gemm.c == "i32" else "f32"
 
 
@@ -105,7 +105,7 @@ def aligned_bytes(gemm: Gemm, side: str) -> int:
 
 
 def store_width(gemm: Gemm, run: int) -> int:
-    """Neighbours of C in one store: of a thread's run, as alignment allows."""
+    """Contiguous elements of C per store: limited by a thread's run and alignment."""
     size = dtype(gemm.c).bytes
     return next(w for w in (8, 4, 2, 1) if run % w == 0 and w * size <= aligned_bytes(gemm, "C") and gemm.n % w == 0)
 
@@ -130,12 +130,12 @@ def sums(size: Size) -> WorkspaceArg:
 
 
 def counters(size: Size) -> WorkspaceArg:
-    """Zero before the first run; every run leaves them so."""
+    """They are zero before the first run, and every run leaves them zero."""
     return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
 
 
 def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requirement]:
-    """Of other shapes that the same binary serves: `widths`, in bytes, by tensor."""
+    """Conditions on other shapes that use the same binary; `widths` are access widths in bytes, by tensor."""
     out = []
     for name, width in widths.items():
         letter, size = name.lower(), dtype({"A": gemm.a, "B": gemm.b, "C": gemm.c}[name]).bytes

@@ -1,4 +1,5 @@
-"""The space of the family on warp-wide products, what knobs require, and how a config is compiled and launched."""
+"""The space of the family with warp-wide products, the constraints on its knobs, and how a config is compiled and
+launched."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets import Gpu
 from deepgen.vocabulary import Arg, LaunchPlan, Size, Step, dtype
 
-RESERVED = 44  # registers for addresses, counters and copies in progress
-_LEAST_SLICE = 128  # elements of K; below it adding parts up costs more than it gains
+RESERVED = 44  # registers for addresses, counters and copies in flight
+_LEAST_SLICE = 128  # elements of K; with fewer, adding up parts costs more than it gains
 
 
 def mma_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -60,7 +61,7 @@ def _least(gemm: Gemm, side: str) -> int:
 
 
 def _lines(s: Space, gemm: Gemm, bm: Expr, bn: Expr) -> None:
-    """Chunks are exchanged within a line: where lines are along rows, their length matters."""
+    """Chunks are permuted within a line: if lines run along rows, their length matters."""
     size = dtype(gemm.a).bytes
     for side, rows in (("A", bm), ("B", bn)):
         if not along_k(gemm, side):
@@ -69,7 +70,7 @@ def _lines(s: Space, gemm: Gemm, bm: Expr, bn: Expr) -> None:
 
 
 def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
-    """How the work is shared out among blocks."""
+    """How the work is divided among blocks."""
     s.knob("MAPPING", [1, 4, 8, 16])
     fixup = s.knob("FIXUP", fixups(gemm, gpu))
     splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
@@ -80,12 +81,12 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None
 
 
 def _tile_sizes(size: int) -> list[int]:
-    """Not more than twice what there is: the rest of the tile would be idle."""
+    """Sizes below twice the extent: in larger tiles most of the tile would be idle."""
     return [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t <= 32]
 
 
 def fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
-    """K is divided where the tiles alone would not fill the chip a few times."""
+    """K is divided if the tiles alone would not fill the chip several times."""
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 16 * gpu.multiprocessors
     deep = gemm.k >= 2 * _LEAST_SLICE
     return ["none", *(["stream"] if deep else []), *(["step", "last"] if few and deep else [])]
@@ -115,7 +116,7 @@ def along_k(gemm: Gemm, side: str) -> bool:
 
 
 def spread(gemm: Gemm, side: str) -> bool:
-    """Whether lanes own four neighbouring rows: where neither kind of matrix load turns the elements."""
+    """Whether lanes own four neighbouring rows: if neither kind of matrix load transposes the elements."""
     return not along_k(gemm, side) and dtype(gemm.a).bytes != 2
 
 
@@ -145,7 +146,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredMma:
 
 
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredMma) -> LaunchPlan:
-    """One step, or two where the parts of K are added up by a second one."""
+    """One step, or two if a second one adds up the parts of K."""
     c, acc = config, dtype(gemm.acc).bytes
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"
     slot = c["BM"] * c["BN"] * acc

@@ -19,12 +19,12 @@ _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15)
 _WIDE = (1, 2, 3, 4, 5, 6)
 _DEPTHS = (64, 128, 256, 512, 1024, 2048)
 _WIDTHS = (64, 128, 256, 512, 1024, 2048)
-_LEAST_L2 = 256 << 10  # where a board's facts do not tell
+_LEAST_L2 = 256 << 10  # if a board's facts do not include it
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 
 class RvvGemm:
-    """Register tiles of whole groups of vectors, for vectors of any length; packing, unrolling, prefetching."""
+    """Register tiles of whole vector register groups, for vectors of any length; packing, unrolling, prefetching."""
 
     name = "rvv_gemm"
 
@@ -131,7 +131,7 @@ class RvvGemm:
 
 
 def _lanes(chip: Riscv) -> int:
-    """Sums in one register."""
+    """Sums per register."""
     return chip.vlen // 32
 
 
@@ -140,5 +140,5 @@ def _packings(gemm: Gemm) -> list[str]:
 
 
 def _depths(gemm: Gemm) -> list[int]:
-    """Blocks of K. Results in f16 cannot hold the sums of a block, so there all of K is one."""
+    """Blocks of K. Results in f16 cannot hold the sums of a block, so all of K is one block there."""
     return covering(_DEPTHS, gemm.k) if gemm.a != "f16" else [-(-gemm.k // 64) * 64]

@@ -1,4 +1,4 @@
-"""The tile functions of the RVV GEMM: one variable for each group of registers, all loops over them written out.
+"""The tile functions of the RVV GEMM: one variable for each register group, with all loops over them unrolled.
 
 The loop over K is in assembly. Compilers cannot keep 28 of 32 vector registers in place over an unrolled loop: they
 hoist loads and spill accumulators.
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SMALLER = (8, 4, 2, 1)  # rows of the tiles for what is left over
+_SMALLER = (8, 4, 2, 1)  # rows of the tiles for the remainder
 
 
 @dataclass(frozen=True)
 class Format:
     """The instructions of a dtype. Sums have 32 bits."""
 
-    bytes: int  # of a number of A or B
-    load: tuple[str, ...]  # a group of B, {y}, from address {b}; {z} is a group half as large
-    number: str  # a number of A, {x}
-    add: str  # the product to the sums {s}
+    bytes: int  # of an element of A or B
+    load: tuple[str, ...]  # loads a group of B, {y}, from address {b}; {z} is a group of half the size
+    number: str  # loads an element of A, {x}
+    add: str  # adds the product to the sums {s}
     float: bool
     width: int  # of the elements while products are added
 
@@ -33,15 +33,15 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Tiles:
-    """What the functions depend on."""
+    """The parameters of the functions."""
 
     format: Format
-    sums: str  # the group of registers that holds sums, such as m4
-    operands: str  # and the group of B's numbers beside it
+    sums: str  # the register group for sums, such as m4
+    operands: str  # the register group for elements of B
     rows: int
-    groups: int  # of vector registers in a row
+    groups: int  # of vector registers per row
     unroll: int  # steps of K in one iteration of the loop
-    by_rows: bool  # the numbers of A that a step needs lie in different rows, and not side by side
+    by_rows: bool  # whether the elements of A for a step are in different rows, rather than contiguous
     prefetch: int  # steps ahead; 0: none
 
     def heights(self) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ def _loops(tiles: Tiles, rows: int, groups: int, sums: list[str], pointers: list
 def _step(tiles: Tiles, rows: int, groups: int, step: int) -> Iterator[str]:
     """One step of K."""
     form = tiles.format
-    if tiles.prefetch:  # the hint prefetch.r of Zicbop, which does nothing on CPUs without it
+    if tiles.prefetch:  # the prefetch.r hint of Zicbop, which does nothing on CPUs without it
         yield "add %[ahead], %[b], %[distance]"
         yield ".insn s 0x13, 6, x1, 0(%[ahead])"
     for j in range(groups):
@@ -136,7 +136,7 @@ def _step(tiles: Tiles, rows: int, groups: int, step: int) -> Iterator[str]:
 
 
 def _choice(tiles: Tiles) -> str:
-    """Which tile comes next, and its function."""
+    """Selects the function for a tile."""
     cases = [
         f"    if (rows == {rows} && groups == {groups}) {{ tile_{rows}_{groups}({_PASSED}); return; }}"
         for rows in tiles.heights()

@@ -20,7 +20,7 @@ _OWN = ("operands.h", "entry.h")
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
-    ("tf32", "f32"): ("tf32", "f32"),  # whose numbers are f32's, and so are the products here
+    ("tf32", "f32"): ("tf32", "f32"),  # stored and multiplied as f32 here
     ("f16", "f32"): ("f16", "f32"),
     ("bf16", "f32"): ("bf16", "f32"),
     ("i8", "i32"): ("i32",),
@@ -69,6 +69,6 @@ class SimtGemm:
 
 
 def dots(gpu: Gpu) -> dict[str, int]:
-    """By dtype, how many products one instruction adds up."""
+    """For each dtype, the number of products that one instruction adds up."""
     counts = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
     return {**counts, "f16": 2} if gpu.has("dot2") else counts

@@ -1,4 +1,4 @@
-"""Good configs without any search: tiles, copies and parts of K, in the order of a model's times."""
+"""Good configs without any search: tiles, copies and parts of K, ordered by a model's times."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from deepgen.targets import Gpu, Hip
 
 _THREAD_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (8, 4), (4, 8), (8, 8), (12, 4), (12, 8), (16, 4), (16, 8))
 _LANES = {32: (4, 8, 2, 16, 1), 64: (8, 4, 16, 2)}  # along M, the best first
-_LANES_ODD = {32: (2, 4, 1, 8, 16), 64: (4, 8, 2, 16)}  # where rows of C are stored number by number
+_LANES_ODD = {32: (2, 4, 1, 8, 16), 64: (4, 8, 2, 16)}  # if rows of C are stored element by element
 _LEAST_THREADS, _MOST_THREADS = 32, 512
-_STEPS = (8, 16, 32, 64)  # of K, in a stage
-_ROOM = 48 << 10  # bytes of shared memory that stages may take, so that several blocks run at once
-_BLOCKS = (1, 2, 3, 4, 6, 8)  # of a multiprocessor, that the compiler is asked to make room for
+_STEPS = (8, 16, 32, 64)  # of K per stage
+_ROOM = 48 << 10  # bytes of shared memory for stages, so that several blocks run at once
+_BLOCKS = (1, 2, 3, 4, 6, 8)  # per multiprocessor, for which the compiler is asked to leave room
 _LEAST_PART, _MOST_ROUNDS = 32, 64
 _LEAST_STREAM = 256  # steps of K; AMD's wavefronts were never timed
-_DIVIDED = 60  # of the best: K is divided in other ways
+_DIVIDED = 60  # the best configs, which are also tried with other divisions of K
 _UNROLLED = 1024  # multiply-adds
 _MOST_SUMS = {32: 128, 64: 64}  # of a thread
 _SPARE = 16  # registers, so that the compiler does not spill
 
-# The model is sure of the order within a kind of configs, and less so of that between kinds.
-_SAME_KIND = 1.03  # times longer, for each that was taken of a kind
-_LIKELY = 1.5  # times the best: others are not worth a try
+# The model predicts the order within a kind of configs better than the order between kinds.
+_SAME_KIND = 1.03  # factor for each config already taken of a kind
+_LIKELY = 1.5  # times the best: slower ones are not tried
 
 
 class SimtTile(NamedTuple):
-    """What a config follows from."""
+    """The parameters that determine a config."""
 
     bm: int
     bn: int
@@ -59,11 +59,11 @@ class SimtTile(NamedTuple):
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """The fastest by the model of those that the space admits."""
+    """The fastest config by the model that the space admits."""
     return dict(_chosen(gemm, gpu))
 
 
-@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+@lru_cache(64)  # called when families are compared, and again for the default
 def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = simt_space("defaults", gemm, gpu)
     return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
@@ -85,7 +85,7 @@ def _timed(gemm: Gemm, gpu: Gpu, way: SimtTile) -> tuple[float, dict[str, Any]]:
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Configs that may be the fastest, beginning with the default."""
+    """Configs that may be the fastest, starting with the default."""
     space = simt_space("defaults", gemm, gpu)
     return of_several_kinds(ranked(gemm, gpu), space, KINDS)
 
@@ -110,7 +110,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[SimtTile]:
         for bn in _sizes(gemm.n):
             tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
             if tiles * deep < gpu.multiprocessors // 2 and max(bm, bn) > 16:
-                continue  # smaller ones employ more multiprocessors
+                continue  # smaller ones occupy more multiprocessors
             if tiles > _MOST_ROUNDS * gpu.multiprocessors and bm * bn < 1024:
                 continue
             for tm, tn in _THREAD_TILES:
@@ -127,7 +127,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[SimtTile]:
 
 
 def _sizes(size: int) -> list[int]:
-    """Tiles that are not powers of two are worth it only where they waste less."""
+    """Tiles that are not powers of two are only worthwhile if they waste less."""
     all_sizes = tile_sizes(size)
     whole = [t for t in all_sizes if t & (t - 1) == 0]
     least = min(-(-size // t) * t for t in whole if t >= 32 or t == whole[-1])
@@ -135,7 +135,7 @@ def _sizes(size: int) -> list[int]:
 
 
 def _uneven(tm: int, tn: int, area: int) -> bool:
-    """Threads have many sums where tiles are large."""
+    """Whether a thread has too few or too many sums for the size of the tile."""
     sums = tm * tn
     return (
         sums > 16 if area <= 512 else not 8 <= sums <= 64 if area <= 2048 else sums < 16 if area <= 4096 else sums < 32
@@ -143,7 +143,7 @@ def _uneven(tm: int, tn: int, area: int) -> bool:
 
 
 def _copied(gemm: Gemm, gpu: Gpu, way: SimtTile, copies: bool) -> Iterator[SimtTile]:
-    """Through registers and asynchronously. With few tiles, parts of K fill two waves."""
+    """With copies through registers, and asynchronous ones. With few tiles, parts of K fill two waves."""
     most = 2 * gpu.multiprocessors // way.tiles(gemm)
     way = way._replace(splits=max((n for n in _parts(gemm, gpu, way) if n <= most), default=1))
     yield way
@@ -153,7 +153,7 @@ def _copied(gemm: Gemm, gpu: Gpu, way: SimtTile, copies: bool) -> Iterator[SimtT
 
 
 def _divided(gemm: Gemm, gpu: Gpu, way: SimtTile) -> Iterator[SimtTile]:
-    """The same with other parts of K, or with tiles that blocks share."""
+    """The same with other numbers of parts of K, or with tiles shared by blocks."""
     able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
     if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM and gpu.warp == 32:
         yield way._replace(stream=True)
@@ -168,14 +168,14 @@ def _parts(gemm: Gemm, gpu: Gpu, way: SimtTile) -> list[int]:
 
 
 def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
-    """K is outermost in shared memory, which multiplies best; copies of several numbers along K cannot turn."""
+    """K is outermost in shared memory, which is the fastest to multiply; wide copies along K cannot transpose."""
     most, cuda = WIDEST // bytes_of(gemm)[0], not isinstance(gpu, Hip)
     along_k = {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
     rows = {"A": way.bm, "B": way.bn}
     loads = {side: gcd(load_widths(gemm, side)[-1], way.bk if along_k[side] else rows[side]) for side in "AB"}
     straight = way.split_u == 1
     widest = store_widths(gemm)[-1]
-    # Where rows of C are stored number by number, neighbours store neighbours.
+    # If rows of C are stored element by element, neighbouring threads store neighbouring elements.
     run = {"A": gcd(way.tm, min(4, most)), "B": 1 if straight and widest == 1 else gcd(way.tn, min(4, most))}
     config: dict[str, Any] = {
         "BM": way.bm, "BN": way.bn, "BK": way.bk, "TM": way.tm, "TN": way.tn,
@@ -197,7 +197,7 @@ def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
         n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= groups and n * group * way.tm * way.tn <= _UNROLLED)
     )
     config["REG_PREFETCH"] = cuda and bytes_of(gemm)[2] == 4 and config["UNROLL"] > 1
-    if cuda:  # AMD's registers come in halves and thirds of a file: asking for more wavefronts makes the compiler spill
+    if cuda:  # AMD register files have a coarse granularity: asking for more wavefronts makes the compiler spill
         most = resident(gemm, gpu, config)
         config["MIN_BLOCKS"] = max(n for n in _BLOCKS if n <= most)
     if way.stream:

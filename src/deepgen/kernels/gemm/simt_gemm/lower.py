@@ -1,4 +1,4 @@
-"""From a config to what `gemm_simt.cu` is compiled with and how it is launched."""
+"""How `gemm_simt.cu` is compiled and launched for a config."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, Work
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
 _WIDEST = 16  # bytes of one load or store
-_MANY_STEPS = 8  # of K: loads without guards are then worth the code
-_REDUCERS = 256  # threads of a block of the second step, as in schedule.h
+_MANY_STEPS = 8  # of K: loads without guards are then worth the additional code
+_REDUCERS = 256  # threads per block of the second step, as in schedule.h
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class LoweredSimt:
 
 
 def group_k(config: Mapping[str, Any], size: int) -> int:
-    """Steps of K that a thread loads at once: as long as a load, where K is innermost in shared memory."""
+    """Steps of K that a thread loads at once: the width of a load, if K is innermost in shared memory."""
     if config["INNER_A"] != "k" and config["INNER_B"] != "k":
         return 1
     return gcd(_WIDEST // size, config["BK"] // config["SPLIT_U"])
 
 
 def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, int]) -> LoweredSimt:
-    """`dots`: by dtype, how many products the chip adds up in one instruction."""
+    """`dots`: for each dtype, how many products the chip adds up in one instruction."""
     a, _, _, acc = gemm.dtypes
     c = config
     lanes_n = warp // c["LANES_M"]
@@ -73,7 +73,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "REG_PREFETCH": int(c["REG_PREFETCH"]),
         "UNROLL": gcd(c["UNROLL"], groups),
         "STAGE_ROWS": c["STAGE_ROWS"],
-        # Lanes on different banks; lines stay whole multiples of stores.
+        # Puts lanes on different banks; lines remain multiples of a store's width.
         "PAD_C": max(lanes_n, _WIDEST // acc.bytes if c["FIXUP"] == "last" else c["STORE"])
         if c["THREAD_SCATTER_B"] == 1
         else 0,
@@ -88,19 +88,20 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
 
 
 def _edge(size: int, tile: int, most: int) -> int:
-    """0: none. 1: everything is guarded. 2: the last tile is moved back, or the last step alone is guarded."""
+    """0: none. 1: everything is guarded. 2: the last tile is shifted back, or only the last step is guarded."""
     return 0 if size % tile == 0 else 2 if size >= most * tile else 1
 
 
 def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
-    """Neighbours that a warp's lanes share out before the next warp's begin: a thread's run, its tile, or a number."""
+    """Contiguous elements that a warp's lanes divide before the next warp's begin: a thread's run, its tile, or a
+    number."""
     words = {"thread": config[f"THREAD_SCATTER_{side}"], "tile": tile}
     scatter = config[f"WARP_SCATTER_{side}"]
     return int(words.get(scatter, scatter))
 
 
 def scale_type(gemm: Gemm) -> str:
-    """What alpha and beta are passed as; integers stay exact in f64."""
+    """The type of alpha and beta; integers stay exact in f64."""
     return "f32" if gemm.acc == "f32" else "f64"
 
 
@@ -115,7 +116,7 @@ def _shared_bytes(m: Mapping[str, Any], size: int, acc_size: int) -> int:
 
 
 def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Of other sizes that the same binary serves: tiles without guards stay whole, and loads and stores aligned."""
+    """Conditions on other sizes that use the same binary: unguarded tiles stay whole, and accesses aligned."""
     out = [
         (f"{size} % {config[tile]} == 0", f"{size} that is a multiple of {config[tile]}")
         for size, tile in (("M", "BM"), ("N", "BN"), ("K", "BK"))
@@ -124,7 +125,7 @@ def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) ->
     for size, tile in (("M", "BM"), ("N", "BN")):
         if macros[f"EDGE_{size}"] == 2:
             out.append((f"{size} >= {config[tile]}", f"{size} of at least {config[tile]}"))
-    along = {"A": "KM"[macros["A_T"]], "B": "NK"[macros["B_T"]], "C": "N"}  # what lies side by side in memory
+    along = {"A": "KM"[macros["A_T"]], "B": "NK"[macros["B_T"]], "C": "N"}  # the contiguous dimension in memory
     for name, width in (("A", macros["LOAD_A"]), ("B", macros["LOAD_B"]), ("C", macros["STORE"])):
         if width > 1:
             strides = [f"ld{name.lower()}", *([f"stride_{name.lower()}"] if gemm.batch > 1 else [])]
@@ -137,7 +138,7 @@ def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) ->
 
 
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchPlan:
-    """One step, or two where the parts of K are added up by a second one."""
+    """One step, or two if a second one adds up the parts of K."""
     c = config
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"
     tile = c["BM"] * c["BN"] * dtype(gemm.acc).bytes
@@ -154,7 +155,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
     scale = scale_type(gemm)
     nowhere = ScalarArg("i64", 0)
     sums = WorkspaceArg("partial", partial) if partial else nowhere
-    # Zero before the first run; every run leaves it so.
+    # It is zero before the first run, and every run leaves it zero.
     arrived = WorkspaceArg("arrived", counters, zeroed=True, lasting=True) if counters else nowhere
     args: tuple[Arg, ...] = (
         *(TensorArg(name) for name in ("A", "B", "C")),

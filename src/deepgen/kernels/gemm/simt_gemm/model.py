@@ -1,4 +1,4 @@
-"""What a run of a config takes: a model of the chip with a few constants that were fitted to timings."""
+"""The time of a run of a config: a model of the chip with a few constants that were fitted to timings."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from deepgen.vocabulary import dtype
 
 Config = Mapping[str, Any]
 
-# Microseconds, unless said otherwise. Fitted together to 900 timings on an H200: 170 shapes, most of them drawn;
-# docs/kernels/simt_gemm.md tells how, and how well it chooses.
-_LAUNCH, _SPREAD = 2.54, 0.63  # of the kernel; more where all multiprocessors take part
-_CODE = 0.098  # for 1,000 bytes that are fetched
-_FIRST, _LATENCY = 0.51, 0.3  # until a block's first tiles are there; from asking for others to having them
-_ASKED = 80.0  # kB a microsecond that a multiprocessor is given
-_CLOCK = 1950.0  # clocks in a microsecond, where a warp's multiply-add takes a quarter of one
-# Instructions of a warp: multiply-adds, with four steps of K in a fragment and with one; loads of fragments; copies;
-# loads to registers, and stores from there; those of a step; stores of results.
+# Microseconds, unless noted otherwise. Fitted together to 900 timings on an H200: 170 shapes, most of them drawn;
+# docs/kernels/simt_gemm.md describes how, and how well the model chooses.
+_LAUNCH, _SPREAD = 2.54, 0.63  # of the kernel; additional if all multiprocessors take part
+_CODE = 0.098  # per 1,000 bytes of code fetched
+_FIRST, _LATENCY = 0.51, 0.3  # until a block has its first tiles; latency of later ones
+_ASKED = 80.0  # kB per microsecond that a multiprocessor receives
+_CLOCK = 1950.0  # clocks per microsecond; a warp's multiply-add takes a quarter of a clock
+# Instructions of a warp: a multiply-add, with four steps of K in a fragment and with one; a load of a fragment; a copy;
+# a load to registers, and its store to shared memory; the overhead of a step; a store of results.
 _MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.25, 1.0, 1.19, 2.24, 6.6, 0.52, 58.0, 20.4
-_CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # a number of fewer bytes than the sums have; products that one instruction adds up
-_FEW_WARPS = 0.8  # more of them, divided by how many warps each quarter of a multiprocessor has
-# Clocks of shared memory: fragments, copies, what is put there where banks differ, 32 bytes of C.
+_CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # converting an element to the sums' format; factor for several products at once
+_FEW_WARPS = 0.8  # additional share, divided by the number of warps on each quarter of a multiprocessor
+# Clocks of shared memory: fragments, copies, stores with bank conflicts, 32 bytes of C.
 _WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 2.2, 1.86, 0.49, 1.59, 1.62
-_ALONE_COPY, _ALONE = 1.02, 0.64  # of a step's instructions, what its next tiles wait for
-_PASS, _PASSED = 0.024, 0.077  # sums that go through shared memory: a pass, and a thread's store
-_READ, _CACHE = 0.91, 1.27  # of memory's rate, from there and from the cache
-_WRITTEN, _SCATTERED = 1.11, 0.98  # what is written, beside what is read; more for what stores touch in vain
-_CUT = 56.0  # bytes more of each line of a tile, where rows are not multiples of 32
-_SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks ask for a small operand's lines
-_PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: once, for each, and kB a microsecond
-_STREAM, _STREAMED = 5.7, 0.93  # blocks that share tiles wait for each other; times more instructions
-_SHARP, _SOFT = 14.0, 3.6  # how little the shorter of times that overlap add to the longest
+_ALONE_COPY, _ALONE = 1.02, 0.64  # share of a step's instructions that its next tiles wait for
+_PASS, _PASSED = 0.024, 0.077  # sums that go through shared memory: per pass, and per store of a thread
+_READ, _CACHE = 0.91, 1.27  # of the memory's bandwidth, for memory and for the cache
+_WRITTEN, _SCATTERED = 1.11, 0.98  # writes relative to reads; additional share of bytes that stores touch unnecessarily
+_CUT = 56.0  # additional bytes for each line of a tile, if rows are not multiples of 32 bytes
+_SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks request a small operand's lines
+_PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: fixed time, time per part, and kB per microsecond
+_STREAM, _STREAMED = 5.7, 0.93  # blocks that share tiles wait for each other; factor on instructions
+_SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the less the shorter ones add to the longest
 
 
 def registers(gemm: Gemm, c: Config) -> float:
-    """Of a thread, as the compiler takes them where it may."""
+    """Registers of a thread, as the compiler allocates them without a limit."""
     size, wide = bytes_of(gemm)[0], bytes_of(gemm)[2] // 4
     tm, tn, each = c["TM"], c["TN"], sum(_loads(c))
     if c["COPY"] == "registers":
@@ -51,7 +51,7 @@ def registers(gemm: Gemm, c: Config) -> float:
 
 
 def resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
-    """Blocks that a multiprocessor holds."""
+    """Blocks that are resident on a multiprocessor."""
     threads, (size, _, wide) = _threads(c), bytes_of(gemm)
     each = min(ceil(registers(gemm, c) / 8) * 8, gpu.registers_per_thread, register_limit(gpu, c))
     stages = (c["BM"] + c["BN"]) * (c["BK"] + c.get("PAD", 0)) * size * c["STAGES"]
@@ -63,26 +63,26 @@ def resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
 
 
 def register_limit(gpu: Gpu, c: Config) -> int:
-    """Registers that a thread can have: each file holds whole warps."""
+    """Registers available to a thread: each register file holds whole warps."""
     warps = ceil(_threads(c) * c["MIN_BLOCKS"] / gpu.warp / gpu.register_files)
     return int(gpu.registers_per_sm // gpu.register_files // gpu.warp // warps // 8 * 8)
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
-    """What a run takes with cold caches. Sizes may be symbols (`libraries/c/models.py`)."""
+    """The seconds of a run with cold caches. Sizes may be symbolic (`libraries/c/models.py`)."""
     size, result, wide = bytes_of(gemm)
     bm, bn, bk, splits, most = c["BM"], c["BN"], c["BK"], c.get("SPLITS", 1), resident(gemm, gpu, c)
     warps = _threads(c) / gpu.warp
     tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
     blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits)
-    mine = ceil(blocks / gpu.multiprocessors)  # of the busiest multiprocessor
+    mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
     if c["FIXUP"] == "stream":
         mine = c["BLOCKS"] // gpu.multiprocessors
         steps = ceil(ceil(gemm.k / bk) * tiles / c["BLOCKS"])
     at_once, rounds = min(mine, most), ceil(mine / most)
     instructions, waves = _step(gemm, c)
     instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
-    # A warp's multiply-add, of the sums' format, takes a quarter of a clock of an H200.
+    # A warp's multiply-add in the sums' format takes a quarter of a clock on an H200.
     slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
     issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
@@ -96,7 +96,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
     fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
     own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
-    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
     if isinstance(gemm, GatheredGemm):
         operands = gemm.gathered_bytes
@@ -111,7 +111,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
 
 
 def _lines(gemm: Gemm, c: Config) -> Any:
-    """Rows of both tiles; more where these begin within 32 bytes of rows."""
+    """Rows of both tiles, plus a share if rows are not multiples of 32 bytes."""
     size, total = bytes_of(gemm)[0], 0.0
     for along_k, rows, tile in ((gemm.layout[0] == "n", gemm.m, c["BM"]), (gemm.layout[1] == "t", gemm.n, c["BN"])):
         row, length = (gemm.k, c["BK"]) if along_k else (rows, tile)
@@ -120,14 +120,14 @@ def _lines(gemm: Gemm, c: Config) -> Any:
 
 
 def least_seconds(gemm: Gemm, gpu: Gpu) -> float:
-    """What no config stays below."""
+    """A lower bound for all configs."""
     at_once = 1 / _FOUR_AT_ONCE if bytes_of(gemm)[0] == 1 else 1.0
     peak = (gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e9
     return _LAUNCH * 1e-6 + float(gemm.flops()) / (peak * at_once)
 
 
 def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
-    """Instructions of a warp in a step, and clocks that they keep shared memory busy."""
+    """Instructions of a warp in a step, and clocks for which they occupy shared memory."""
     size, steps = bytes_of(gemm)[0], c["BK"] / c["SPLIT_U"]
     group, fragments, waves = group_k(c, size), 0.0, 0.0
     for side, tile in (("A", c["TM"]), ("B", c["TN"])):
@@ -140,9 +140,9 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
     multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
     if size == 1 and c["INNER_A"] == c["INNER_B"] == "k":
         multiply *= _FOUR_AT_ONCE
-    elif size < bytes_of(gemm)[2]:  # each number of a fragment becomes one of the sums' format
+    elif size < bytes_of(gemm)[2]:  # each element of a fragment is converted to the sums' format
         multiply += (c["TM"] + c["TN"]) * steps * _CONVERT
-    # What is transposed goes to the same banks, the more so the longer the lines along K are.
+    # Transposed stores cause bank conflicts, more of them the longer the lines along K are.
     same = max(1.0, c["BK"] / 8)
     waves += sum(
         _BANK * same * put if transposed else 0.0 if copies else _BANK * put for put, transposed in _placed(gemm, c)
@@ -151,7 +151,7 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
 
 
 def _asked_of_one(gemm: Gemm, c: Config) -> Any:
-    """Rows of both operands that a block asks for, divided by how many slices of the cache answer."""
+    """Rows of both operands that a block requests, divided by the number of cache slices that answer."""
     size, total = bytes_of(gemm)[0], 0.0
     for rows, tile in ((gemm.m, c["BM"]), (gemm.n, c["BN"])):
         lines = rows * gemm.k * size / 128 + 1
@@ -160,7 +160,7 @@ def _asked_of_one(gemm: Gemm, c: Config) -> Any:
 
 
 def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
-    """Pieces of 32 bytes that stores touch, for a number of C: a warp's neighbours in a row should be many."""
+    """32-byte sectors that stores touch, per element of C: a warp's lanes should cover long runs of a row."""
     sector = 32 // bytes_of(gemm)[1]
     if c["STAGE_ROWS"]:
         line = min(gpu.warp * c["STORE"], c["BN"])
@@ -170,12 +170,12 @@ def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
 
 
 def _longest(sharp: float, *times: Any) -> Any:
-    """Of times that overlap."""
+    """The combined time of overlapping parts."""
     return sum(time**sharp for time in times) ** (1 / sharp)
 
 
 def bytes_of(gemm: Gemm) -> tuple[int, int, int]:
-    """Of a number of A and B, of C, and of a sum."""
+    """Bytes of an element of A and B, of C, and of a sum."""
     return _size(gemm.a), _size(gemm.c), _size(gemm.acc)
 
 
@@ -190,13 +190,14 @@ def _threads(c: Config) -> int:
 
 
 def _loads(c: Config) -> tuple[int, int]:
-    """Of a thread, for a tile of A and of B."""
+    """Loads of a thread, for a tile of A and of B."""
     threads = _threads(c)
     return -(-c["BM"] * c["BK"] // (c["LOAD_A"] * threads)), -(-c["BN"] * c["BK"] // (c["LOAD_B"] * threads))
 
 
 def _placed(gemm: Gemm, c: Config) -> tuple[tuple[int, bool], tuple[int, bool]]:
-    """A thread's stores to shared memory for a tile of A and of B, and whether they transpose it, number by number."""
+    """A thread's stores to shared memory for a tile of A and of B, and whether they transpose it, element by
+    element."""
     along_k = gemm.layout[0] == "n", gemm.layout[1] == "t"
     a, b = ((c[f"INNER_{side}"] == "k") != along for side, along in zip("AB", along_k, strict=True))
     loads_a, loads_b = _loads(c)
@@ -208,7 +209,7 @@ def _puts(gemm: Gemm, c: Config) -> int:
 
 
 def _kilobytes(gemm: Gemm, c: Config) -> float:
-    """Of code, roughly."""
+    """Approximate size of the code."""
     tile, group = c["TM"] * c["TN"], group_k(c, bytes_of(gemm)[0])
     body = 20.0 * c["UNROLL"] * group * tile + (380 if c["COPY"] == "registers" else 200) * sum(_loads(c))
     stores = 12 * tile + 750 * c["TM"] / c["STAGE_ROWS"] if c["STAGE_ROWS"] else 100 * tile / c["STORE"]
@@ -216,5 +217,5 @@ def _kilobytes(gemm: Gemm, c: Config) -> float:
 
 
 def _beyond(length: Any, whole: int) -> Any:
-    """1 where it is not a multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    """1 if it is not a multiple, else 0: as arithmetic, since each condition doubles the calls for symbolic sizes."""
     return ceil(length % whole / whole)

@@ -1,4 +1,4 @@
-"""The space of the SIMT GEMM family: its knobs, and what they require of each other and of the chip."""
+"""The space of the SIMT GEMM family: its knobs, and the constraints between them and from the chip."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes of one load or store
-_RESERVED = 40  # registers for addresses, counters and loads in progress
-_LEAST_RESERVED = 16  # about what the leanest of the measured winners does with
-_MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
-_MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
-_LEAST_SLICE = 32  # steps of K; below it adding parts up costs more than it gains
+_RESERVED = 40  # registers for addresses, counters and loads in flight
+_LEAST_RESERVED = 16  # approximately the least that any measured winner needs
+_MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and were never the fastest
+_MOST_LOADS = 16  # of a thread for one tile: they are unrolled, once for each stage
+_LEAST_SLICE = 32  # steps of K; with fewer, adding up parts costs more than it gains
 
 
 @dataclass(frozen=True)
 class GatheredGemm(Gemm):
-    """A product whose B is gathered, number by number, from less memory than it would take."""
+    """A product with B gathered element by element from a smaller tensor."""
 
     gathered_bytes: int = 0
 
@@ -48,7 +48,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     sums = tm * tn * (acc.bytes // 4)
     registers = s.derive("registers", sums + 3 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
-    # The compiler does with one set of fragments where it must; one measured winner needs just that.
+    # The compiler manages with one set of fragments if it must; one measured winner needs exactly that.
     least = s.derive("least_registers", sums + (tm + tn) * max(1, a.bytes // 4) + _LEAST_RESERVED)
     s.require(least * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
 
@@ -61,7 +61,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(implies(copy == "async", stages >= 2), "copies need a buffer to fly to")
     s.require(implies(copy == "registers", stages <= 2), "loads through registers run one step ahead")
     pad = s.knob("PAD", [0, WIDEST // a.bytes])
-    # An upper bound for tiles with K innermost and outermost alike.
+    # An upper bound for tiles with K innermost or outermost.
     shared = s.derive("shared_bytes", ((bm + bn) * (bk + pad) + 2 * pad * bk) * a.bytes * stages)
     s.require(shared <= gpu.shared_per_block, "tiles fit in shared memory")
     for side, rows, tile in (("A", bm, tm), ("B", bn, tn)):
@@ -74,7 +74,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 
 
 def _inner_loop(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, split_u: Expr) -> tuple[Expr, Expr]:
-    """How a thread goes through a tile, and how tiles come to it."""
+    """How a thread traverses a tile, and how tiles are loaded."""
     inner_a, inner_b = s.knob("INNER_A", ["k", "row"]), s.knob("INNER_B", ["k", "row"])
     copy = s.knob("COPY", ["async", "registers"] if gpu.has("cp_async") else ["registers"])
     prefetch = s.knob("REG_PREFETCH", [False, True])
@@ -92,7 +92,7 @@ def _inner_loop(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, split_u: Expr) -> tupl
 def _operand(
     s: Space, gemm: Gemm, side: str, rows: Expr, tile: Expr, bk: Expr, group: Expr, copy: Expr, pad: Expr
 ) -> None:
-    """How A or B is loaded and which of its rows a thread owns."""
+    """How A or B is loaded, and which of its rows a thread owns."""
     size = dtype(gemm.a).bytes
     inner = Expr("knob", (), f"INNER_{side}")
     widths = load_widths(gemm, side)
@@ -112,7 +112,7 @@ def _operand(
 
 
 def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_u: Expr) -> None:
-    """How sums come from registers to memory."""
+    """How sums are moved from registers to memory."""
     run = Expr("knob", (), "THREAD_SCATTER_B")
     stage_rows = s.knob("STAGE_ROWS", [0, 1, 2, 4, 8, 16])
     continuous = s.knob("REDUCE_CONTINUOUS", [True, False])
@@ -129,7 +129,7 @@ def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_
 
 
 def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
-    """How the work is shared out among blocks."""
+    """How the work is divided among blocks."""
     s.knob("MAPPING", [1, 4, 8, 16])
     fixup = s.knob("FIXUP", _fixups(gemm, gpu))
     splits = s.knob("SPLITS", splits_of_k(gemm, gpu), when=fixup.isin(["step", "last"]))
@@ -140,14 +140,14 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None
 
 
 def tile_sizes(size: int) -> list[int]:
-    """Not more than twice what there is: the rest of the tile would be idle."""
+    """Sizes below twice the extent: in larger tiles most of the tile would be idle."""
     small = [8] if size <= 16 else []
     return small + [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
 
 
 @lru_cache(8)
 def load_widths(gemm: Gemm, side: str) -> list[int]:
-    """Whole loads must not cross the end of a line of memory, and lines must begin aligned."""
+    """A load must not cross the end of a line in memory, and lines must start aligned."""
     if side == "B" and isinstance(gemm, GatheredGemm):
         return [1]
     scalars = gemm.scalars()
@@ -164,7 +164,7 @@ def store_widths(gemm: Gemm) -> list[int]:
 
 
 def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
-    """K is divided where the tiles alone would not fill the chip a few times."""
+    """K is divided if the tiles alone would not fill the chip several times."""
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 16 * gpu.multiprocessors
     deep = gemm.k >= 2 * _LEAST_SLICE
     return ["none", *(["stream"] if deep else []), *(["step", "last"] if few and deep else [])]

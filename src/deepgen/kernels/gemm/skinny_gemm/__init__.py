@@ -1,4 +1,4 @@
-"""GEMM of a few rows or columns against a large matrix: every byte of it read once."""
+"""GEMM of a few rows or columns with a large matrix, every byte of which is read once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.vocabulary import Kernel
 
 _OWN = ("gemm_skinny.cu", "large.h", "problem.h", "dialect_mma.h")
 _MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
-# What is contiguous along rows is transposed in registers, which leaves fewer of them for sums.
+# Operands that are contiguous along rows are transposed in registers, which leaves fewer of them for sums.
 _MOST_TRANSPOSED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
 

@@ -1,4 +1,4 @@
-"""From a config to what `gemm_skinny.cu` is compiled with and how it is launched."""
+"""How `gemm_skinny.cu` is compiled and launched for a config."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from deepgen.kernels.gemm.mma_gemm.space import along_k
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, LaunchPlan, Step, dtype
 
-BLOCK_BYTES = 64  # of K, that four lanes share
+BLOCK_BYTES = 64  # of K, shared by four lanes
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Which operand is thin, and how both lie in memory."""
+    """Which operand is thin, and how both are laid out in memory."""
 
     thin_m: bool
     thin: int  # rows of the thin operand
     large: int
-    thin_along: bool  # contiguous along K
+    thin_along: bool  # whether it is contiguous along K
     large_along: bool
     plain: bool  # multiplied without tensor cores
 
@@ -36,7 +36,7 @@ class LoweredSkinny:
     macros: Mapping[str, int | str]
     threads: int
     shared_bytes: int
-    rows: int  # of the large matrix, in a block
+    rows: int  # of the large matrix, per block
 
 
 def sides(gemm: Gemm) -> Sides:
@@ -47,7 +47,7 @@ def sides(gemm: Gemm) -> Sides:
 
 
 def row_blocks(gemm: Gemm, config: Mapping[str, Any]) -> int:
-    """Blocks of eight rows of the large matrix in a warp."""
+    """Blocks of eight rows of the large matrix per warp."""
     return 2 * int(config["TILES"]) if sides(gemm).large_along else formats.WIDEST // dtype(gemm.a).bytes
 
 
@@ -55,7 +55,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSkinny:
     c, s, size = config, sides(gemm), dtype(gemm.a).bytes
     blocks = row_blocks(gemm, c)
     rows = c["WARPS_R"] * blocks * 8
-    round_k = c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES // size  # elements of K in a round
+    round_k = c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES // size  # elements of K per round
     rounds, splits = -(-gemm.k // round_k), c["SPLITS"]
     buffers = 1 if rounds <= c["CHUNK"] * splits else 2
     large, thin = ("B", "A") if s.thin_m else ("A", "B")

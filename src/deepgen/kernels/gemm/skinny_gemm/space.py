@@ -1,4 +1,4 @@
-"""The space of the family for thin operands: its knobs, what they require, and a good config without any search."""
+"""The space of the family for thin operands: its knobs, their constraints, and a good config without any search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Count = TypeVar("Count", int, Expr)
 
 
 def registers(gemm: Gemm, gpu: Gpu, sums: Count, loads: Count) -> Count:
-    """With those for addresses, counters, the thin operand, and words that were transposed or widened."""
+    """Registers of a thread, including those for addresses, counters, the thin operand, and transposed or widened
+    words."""
     side = sides(gemm)
     if not side.large_along:
         return sums + 2 * loads + 76
@@ -29,7 +30,7 @@ def registers(gemm: Gemm, gpu: Gpu, sums: Count, loads: Count) -> Count:
 
 def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s, side, size = Space(name), sides(gemm), dtype(gemm.a).bytes
-    # Where the large matrix is contiguous along rows, a lane owns as many of them as a load has.
+    # If the large matrix is contiguous along rows, a lane owns as many of them as a load has.
     width = WIDEST // size
     tiles = s.knob("TILES", [1, 2, 4] if side.large_along else [width // 2])
     warps_r, warps_k = s.knob("WARPS_R", [1, 2, 4, 8]), s.knob("WARPS_K", [1, 2, 4, 8, 16])
@@ -64,11 +65,11 @@ def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """The fastest by the model of those that the space admits."""
+    """The fastest config by the model that the space admits."""
     return dict(_chosen(gemm, gpu))
 
 
-@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+@lru_cache(64)  # called when families are compared, and again for the default
 def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = skinny_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
@@ -77,7 +78,7 @@ def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 
 def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     side, size = sides(gemm), dtype(gemm.a).bytes
-    # Four tiles were never the best of 69 problems on an H200: their sums take the registers of loads along K.
+    # Four tiles were never the best of 69 problems on an H200: their sums take registers needed for loads along K.
     for tiles in (1, 2) if side.large_along else (WIDEST // size // 2,):
         for warps_r, warps_k in (
             (1, 2),
@@ -105,16 +106,16 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                     yield {**config, "MIN_BLOCKS": _resident(gemm, gpu, config)}
 
 
-# Microseconds, unless said otherwise. Fitted together to timings of an H200; docs/kernels/skinny_gemm.md tells how.
-LAUNCH, _LATE = 5.46, 1.7  # of the kernel; more for blocks that wait for their place
-_READ, _THIN = 1.02, 1.05  # of memory's rate: of the large matrix, and of the thin one out of the cache
-_LATENCY = 0.18  # from asking to having, of as many bytes as a multiprocessor has asked for
-_FIRST = 180.0  # kB a microsecond of the thin matrix, whose first chunk nothing is multiplied before
-# Clocks of a multiprocessor for 512 bytes of the large matrix: loads, each more of 16 bytes, what is exchanged within
-# registers to transpose bytes or halves; products for each row of the thin one, by tensor cores and without.
+# Microseconds, unless noted otherwise. Fitted together to timings on an H200; see docs/kernels/skinny_gemm.md.
+LAUNCH, _LATE = 5.46, 1.7  # of the kernel; additional for blocks that wait to become resident
+_READ, _THIN = 1.02, 1.05  # of the memory's bandwidth: for the large matrix, and for the thin one from the cache
+_LATENCY = 0.18  # latency for the bytes that a multiprocessor has in flight
+_FIRST = 180.0  # kB per microsecond of the thin matrix, whose first chunk precedes all products
+# Clocks of a multiprocessor for 512 bytes of the large matrix: loads, each further part of 16 bytes, exchanges within
+# registers to transpose bytes or halves; products for each row of the thin one, with tensor cores and without.
 _CLOCK, _LOAD, _PART, _EXCHANGE, _PRODUCT, _MULTIPLY = 1750.0, 1.0, 24.0, 2.5, 0.016, 0.58
-_SINGLE, _SINGLE_COPY = 83.0, 54.0  # for 32 numbers of a thin matrix that is not contiguous along K
-_PARTS, _LEFT, _ADDED = 1.95, 1.05, 47.0  # parts of K: once; of memory's rate, by all; kB a microsecond, by one
+_SINGLE, _SINGLE_COPY = 83.0, 54.0  # per 32 elements of a thin matrix that is not contiguous along K
+_PARTS, _LEFT, _ADDED = 1.95, 1.05, 47.0  # parts of K: fixed time; of memory's rate; kB per microsecond of one block
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
@@ -126,7 +127,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
     alive = min(rounds, c["MIN_BLOCKS"])
     share = rows * gemm.k * size / c["SPLITS"]  # bytes of the large matrix that a block reads
     asked = alive * c["WARPS_R"] * c["WARPS_K"] * 32 * _loads(side, c, size) * 16  # bytes
-    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     stream = rounds * share * (gpu.multiprocessors / (bandwidth * _READ) + _LATENCY / asked)
     thin = rounds * gpu.multiprocessors * side.thin * gemm.k / c["SPLITS"] * size / (bandwidth * _THIN)
     row = (gemm.k if side.large_along else side.large) * size
@@ -136,7 +137,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
     busy = rounds * (share / 512 * clocks + side.thin * gemm.k / c["SPLITS"] / 32 * single) / _CLOCK
     first = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES * side.padded * 1e-3 / _FIRST
     whole: float = LAUNCH + first + stream + thin + busy + _LATE * (ceil(rounds / c["MIN_BLOCKS"]) - 1)
-    if c["SPLITS"] > 1:  # sums that blocks leave to each other are written and read
+    if c["SPLITS"] > 1:  # partial sums are written and read
         left = c["SPLITS"] * rows * side.padded * 4e-3
         whole += _PARTS + 2e3 * left * blocks / c["SPLITS"] / (bandwidth * _LEFT) + left / _ADDED
     return whole * 1e-6
@@ -147,7 +148,7 @@ def _loads(side: Sides, c: Mapping[str, Any], size: int) -> int:
 
 
 def _chunk(side: Sides, rounds: int, round_bytes: int) -> int:
-    """All of a block's K where that is little, else a tenth of a multiprocessor's shared memory."""
+    """All of a block's K if that is small, else a tenth of a multiprocessor's shared memory."""
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n == 1 or n * side.padded * round_bytes <= 24 << 10]
     return next((n for n in sizes if n >= rounds), sizes[-1])
 

@@ -1,4 +1,4 @@
-"""Good configs without any search: tiles, clusters, blocks and parts of K, in the order of the model's times."""
+"""Good configs without any search: tiles, clusters, blocks and parts of K, ordered by the model's times."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 _COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48, 32, 16, 8)
 _GROUPS = ((1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False), (3, 1, False), (2, 1, True), (2, 2, True))
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132)
-_MOST_SHARES = 22  # of a tile that as many blocks add up: smaller ones took longer
-_BLOCKS = (2, 3, 4)  # of a multiprocessor, where there are so many tiles and K is short
+_MOST_SHARES = 22  # of a tile whose parts several blocks add up: smaller shares took longer
+_BLOCKS = (2, 3, 4)  # per multiprocessor, if there are enough tiles and K is short
 _FEW_STEPS = 4
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
-_FIXED = 2 << 10  # of it, what each of several blocks takes beside
-_RESERVED = 36  # registers beside sums
-_REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by how many groups multiply, while the producer keeps as many
-_LATE_STEPS = 8  # results that are late go out between so many steps, or all at once
-_CACHED = 12 << 20  # bytes that surely stay in the cache
+_FIXED = 2 << 10  # the additional use of each of several blocks
+_RESERVED = 36  # registers in addition to sums
+_REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by number of consumer groups, if the producer keeps as many
+_LATE_STEPS = 8  # late results are stored over this many steps, or all at once
+_CACHED = 12 << 20  # bytes that certainly stay in the cache
 
-# The model is sure of the order within a kind of configs, and less so of that between kinds.
-_SAME_KIND = 1.05  # times longer, for each that was taken of a kind
-_LIKELY = 1.3  # times the best: others are not worth a try
+# The model predicts the order within a kind of configs better than the order between kinds.
+_SAME_KIND = 1.05  # factor for each config already taken of a kind
+_LIKELY = 1.3  # times the best: slower ones are not tried
 
 
 class Way(NamedTuple):
-    """What a config follows from."""
+    """The parameters that determine a config."""
 
     consumers: int
     tiles_m: int
@@ -58,9 +58,9 @@ class Way(NamedTuple):
     cluster_k: int = 1
     parts: int = 1
     fixup: str = "none"
-    blocks: int = 1  # of a multiprocessor
-    store: str = ""  # or what suits the rows of C
-    loads: bool = False  # lines that begin anywhere, without copies
+    blocks: int = 1  # per multiprocessor
+    store: str = ""  # empty: the one that suits the rows of C
+    loads: bool = False  # loads unaligned lines without copies
 
     @property
     def bm(self) -> int:
@@ -68,11 +68,11 @@ class Way(NamedTuple):
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """The fastest by the model of those that the space admits."""
+    """The fastest config by the model that the space admits."""
     return dict(_chosen(gemm, gpu))
 
 
-@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+@lru_cache(64)  # called when families are compared, and again for the default
 def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = sm90_space("defaults", gemm, gpu)
     return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
@@ -87,7 +87,7 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Configs that may be the fastest, beginning with the default."""
+    """Configs that may be the fastest, starting with the default."""
     return of_several_kinds(ranked(gemm, gpu), sm90_space("defaults", gemm, gpu), KINDS)
 
 
@@ -105,7 +105,7 @@ KINDS = Kinds(_kind, _tile, _SAME_KIND, _LIKELY)
 
 
 def ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
-    """What configs may follow from."""
+    """The combinations of parameters from which configs can be made."""
     yield from _tiled(gemm, gpu)
     letters = realigned(gemm)
     for way in _tiled(gemm, gpu) if letters else ():
@@ -124,10 +124,10 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
             if bn < min(gemm.n, 16):
-                continue  # so few columns of more were never timed
+                continue  # so few columns of a wider matrix were never timed
             in_part = operand_rows(gemm, bn) != bn
             if (ping_pong or tiles_m > 1) and in_part:
-                continue  # lines of columns that are used in part then take a third longer, or twice as long
+                continue  # partly used lines of columns then take a third longer, or twice as long
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
             for store in stores:
                 # 33 clusters of four do not run at once; with few steps a cluster only waits.
@@ -140,18 +140,18 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
                 continue
             for parts in _PARTS:
                 if 1 < parts <= min(steps, gpu.multiprocessors // tiles):
-                    # Blocks that share tiles were never faster where K is divided.
+                    # Stream-K was never faster where K is split.
                     yield tile._replace(parts=parts, fixup="split")
                     if parts <= _MOST_SHARES:
                         yield tile._replace(parts=parts, fixup="exchange")
-                # Clusters along K meet the others that share their lines at other times.
+                # Clusters along K are out of step with others that share their lines.
                 for cluster_k in (2, 3, 4) if cached else ():
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
                         yield tile._replace(cluster_k=cluster_k, parts=parts, fixup="split")
 
 
 def _widths(gemm: Gemm, gpu: Gpu, bm: int) -> list[int]:
-    """Some columns of a tile, and those with which as many tiles as there are multiprocessors cover the matrix."""
+    """Some widths of tiles, and those with which as many tiles as there are multiprocessors cover the matrix."""
     step = 8 if gemm.layout[1] == "t" and gemm.acc != "i32" else 16
     high = ceil(gemm.m / bm) * gemm.batch
     wide = {gpu.multiprocessors * rounds // high for rounds in (1, 2, 3)} - {0}
@@ -161,7 +161,7 @@ def _widths(gemm: Gemm, gpu: Gpu, bm: int) -> list[int]:
 
 
 def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
-    """A way with as many stages as fit; None when too few do."""
+    """The config of these parameters, with as many stages as fit; None if too few do."""
     splits, size = way.cluster_k * way.parts, dtype(gemm.c).bytes
     wide = {"STORE": way.store, "BN": way.bn, "CLUSTER_N": 1}
     if way.store == "sectors" and (gemm.n <= way.bn or overlap(gemm, wide) > way.bn // 4):
@@ -187,8 +187,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     most = min(max(steps, 2), (room - line * held) // stage)
     if most < (1 if way.blocks == 1 else 2):
         return None
-    # Where twelve stages leave room, longer ones ask memory for more at once: 7 % in the mean of 59 pairs that were
-    # raced, 7 of which were slower.
+    # If there is room for more than twelve stages, longer ones request more from memory at once: 7 % faster on average
+    # in 59 pairs that were raced, 7 of which were slower.
     atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" and not way.loads else 1
     result: dict[str, Any] = {
         "SCHEDULE": "ping-pong" if way.ping_pong else "cooperative",
@@ -196,9 +196,9 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "STAGES": max(n for n in STAGES if n <= most // atoms), "REGISTERS": moved, "MIN_BLOCKS": way.blocks,
         "CLUSTER_M": way.cluster[0], "CLUSTER_N": way.cluster[1], "STORE": store,
         "FIXUP": way.fixup, "GROUP": 1 if _streams(gemm, gpu) else 8, "ALONG": "M", "HILBERT": False,
-        # What one side is small against is read once.
+        # If one side is small, the other is read only once.
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
-        "FIXED": False,  # what needs no search serves other shapes, too
+        "FIXED": False,  # without a search a kernel should serve other shapes, too
     }  # fmt: skip
     if buffers:
         result["BUFFERS"] = buffers
@@ -214,13 +214,13 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
 
 
 def _streams(gemm: Gemm, gpu: Gpu) -> bool:
-    """Whether little but C goes to memory: tiles that lie side by side then write neighbours at the same time."""
+    """Whether memory traffic is almost only C: adjacent tiles then write neighbouring rows at the same time."""
     written = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes
     return written > gpu.l2_bytes and gemm.n * gemm.k * dtype(gemm.b).bytes <= _CACHED and _steps(gemm) <= _FEW_STEPS
 
 
 def _late(gemm: Gemm, way: Way) -> bool:
-    """Whether registers hold a tile's results beside the sums of the next."""
+    """Whether registers hold a tile's results in addition to the sums of the next tile."""
     one_set = dtype(gemm.c).bytes == 2 and not promotes(gemm)
     longer = way.consumers > 1 and not way.ping_pong and _steps(gemm) >= _LATE_STEPS
     return one_set and longer and 96 <= _sums(gemm, way) <= 130

@@ -1,4 +1,4 @@
-"""From a config to what `gemm_sm90.cu` is compiled with and how it is launched."""
+"""How `gemm_sm90.cu` is compiled and launched for a config."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from deepgen.vocabulary import (
     dtype,
 )
 
-ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide as the swizzle
+ATOM_BYTES = 128  # along K, or along rows if these are contiguous: the width of the swizzle
 _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
-_FILE = 65536  # registers of a multiprocessor
+_FILE = 65536  # registers per multiprocessor
 SWIZZLES = (128, 64, 32)  # bytes
-_LONG_ROW, _LONGEST_ROW = 256, 576  # bytes that a warp gathers before it stores them; where no others divide a tile
-GRAIN = 32  # bytes of a sector, which caches write at once
-BY_LINES = ("lines", "sectors")  # ways of storing in which a warp gathers rows
-LOADERS = 256  # threads that load lines which begin anywhere
-BUFFER_ROWS = 16  # of C on their way out: a warp's
-# L2 cache hints for A, B and C: 1 leaves before others, 2 stays longer.
+_LONG_ROW, _LONGEST_ROW = 256, 576  # bytes that a warp gathers per store; limit if no shorter rows divide a tile
+GRAIN = 32  # bytes of a sector, the unit in which caches write
+BY_LINES = ("lines", "sectors")  # store modes in which a warp gathers rows
+LOADERS = 256  # threads that load unaligned lines
+BUFFER_ROWS = 16  # of C in a warp's store buffer
+# L2 cache hints for A, B and C: 1 is evicted first, 2 stays longer.
 _CACHES = {"none": (0, 0, 0), "stream": (1, 1, 1), "A": (2, 1, 1), "B": (1, 2, 1)}
-# Registers of a thread, with setmaxnreg: of producers, and of consumers by how many groups of them there are.
+# Registers per thread with setmaxnreg: of producers and of consumers, by the number of consumer groups.
 PRODUCER_REGISTERS = {2: 40, 3: 56}
 CONSUMER_REGISTERS = {2: 232, 3: 152}
 
@@ -125,7 +125,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
 
 
 def producers(c: Mapping[str, Any]) -> int:
-    """Threads: one asks the copy engine, the others of its warps wait; or all of them load lines."""
+    """Producer threads: one issues copies while the rest of its warps wait, or all of them load lines."""
     return LOADERS if c.get("REALIGN") == "load" else 128 if c["REGISTERS"] else 32
 
 
@@ -135,7 +135,7 @@ def rows_of_tile(c: Mapping[str, Any]) -> int:
 
 
 def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
-    """Of a block."""
+    """Bytes of shared memory per block."""
     stage = c["ATOMS"] * ATOM_BYTES * (rows_of_tile(c) + operand_rows(gemm, c["BN"]))
     buffers = c.get("BUFFERS", int(c["STORE"] in BY_LINES)) * BUFFER_ROWS
     buffers *= result_pitch(gemm, c["BN"], c["STORE"])
@@ -144,15 +144,16 @@ def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
 
 
 def promotes(gemm: Gemm) -> bool:
-    """Whether sums are kept in f32 by adding to a second set of them: the chip itself keeps fewer bits of 8-bit floats.
+    """Whether sums are kept in f32 by adding to a second set of them: the chip's own sums of 8-bit floats have fewer
+    bits.
 
-    Both sets then take registers, so that other tiles fit.
+    Both sets then take registers, so other tiles fit.
     """
     return gemm.a.startswith("f8") and not gemm.fast_sums
 
 
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
-    """Sizes and factors that are part of the code, so that nothing is read or divided before the first fetch."""
+    """Sizes and factors as constants in the code, so that nothing is read or divided before the first fetch."""
     if not fixed:
         return {"FIXED": 0}
     sizes = {"SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "SIZE_BATCH": gemm.batch}
@@ -162,12 +163,12 @@ def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
 
 
 def matrix_rows(gemm: Gemm) -> int:
-    """Rows of A in whole groups of eight, which the swizzle takes together."""
+    """Rows of A rounded up to groups of eight, which are swizzled together."""
     return -(-gemm.m // 8) * 8
 
 
 def _rows(gemm: Gemm, bm: int, sharers: int) -> int:
-    """Rows of A that are fetched for a tile: no more groups of eight than the matrix has, where blocks do not share."""
+    """Rows of A that are fetched for a tile: no more groups of eight than the matrix has, unless blocks share them."""
     few = matrix_rows(gemm)
     return few if few < bm and sharers == 1 and gemm.layout[0] == "n" else bm
 
@@ -183,12 +184,12 @@ def operand_rows(gemm: Gemm, bn: int) -> int:
 
 
 def loads_columns(gemm: Gemm, bn: int) -> bool:
-    """Whether producers that load lines of B which begin anywhere load as many in each round."""
+    """Whether producers that load unaligned lines of B load the same number in each round."""
     return operand_rows(gemm, bn) % (LOADERS // 8 if gemm.layout[1] == "t" else 64) == 0
 
 
 def _share(gemm: Gemm, bn: int, sharers: int) -> int:
-    """Columns of B that each of some blocks fetches for all: neighbours fetch some both where shares are not whole."""
+    """Columns of B that each of the sharing blocks fetches: neighbours overlap if shares are not whole."""
     return _rounded(bn, 8 * sharers) // sharers if gemm.layout[1] == "t" else bn // sharers
 
 
@@ -197,13 +198,13 @@ def _rounded(n: int, to: int) -> int:
 
 
 def result_pitch(gemm: Gemm, bn: int, store: str) -> int:
-    """Bytes from line to line of a buffer: rows that a warp stores itself are an odd number of 16 bytes apart."""
+    """Bytes between lines of a buffer: rows that a warp stores itself are an odd multiple of 16 bytes apart."""
     line = result_line(gemm, bn, store)
     return line + (GRAIN + 16 * (line % 32 == 0) if store in BY_LINES else 0)
 
 
 def overlap(gemm: Gemm, c: Mapping[str, Any]) -> int:
-    """Columns of a tile that the next one has, too, so that of each row one of them stores a whole grain."""
+    """Columns that a tile shares with the next one, so that one of them stores a whole sector of each row."""
     if c["STORE"] != "sectors":
         return 0
     size = dtype(gemm.c).bytes
@@ -212,29 +213,29 @@ def overlap(gemm: Gemm, c: Mapping[str, Any]) -> int:
 
 
 def columns_of_tiles(gemm: Gemm, c: Mapping[str, Any]) -> int:
-    """How many tiles lie side by side, in whole clusters."""
+    """How many tiles there are along N, in whole clusters."""
     shared = overlap(gemm, c)
     wide: int = (c["BN"] - shared) * c["CLUSTER_N"]
     return -(-max(gemm.n - shared, 1) // wide) * int(c["CLUSTER_N"])
 
 
 def gathers(gemm: Gemm, bn: int) -> bool:
-    """Whether what a warp gathers at a time has a whole grain, or all there is."""
+    """Whether a warp gathers at least a whole sector at a time, or all there is."""
     line = result_line(gemm, bn, "lines")
     return line >= GRAIN or line == bn * dtype(gemm.c).bytes
 
 
 def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
-    """Bytes of a line of C that goes out in one go, of which a tile has whole ones: as wide as can be.
+    """Bytes of a line of C that is stored at once, as wide as possible; a tile has whole lines.
 
-    128, 64 or 32 bytes are swizzled. 16-bit results may also have an odd number of 16 bytes: such lines fall on
-    different banks as they are.
+    128, 64 or 32 bytes are swizzled. 16-bit results may also have an odd multiple of 16 bytes: such lines fall on
+    different banks without a swizzle.
     """
     whole = bn * dtype(gemm.c).bytes
     if store in BY_LINES:
-        chunk = 8 * dtype(gemm.c).bytes  # columns of an instruction
+        chunk = 8 * dtype(gemm.c).bytes  # columns per instruction
         all_ = [n * chunk for n in range(1, bn // 8 + 1) if bn // 8 % n == 0 and n * chunk <= _LONGEST_ROW]
-        even = [n for n in all_ if n in (128, 256)]  # lanes of a warp take as many chunks each
+        even = [n for n in all_ if n in (128, 256)]  # all lanes of a warp then take the same number of chunks
         return max(even or [n for n in all_ if 2 * GRAIN <= n <= _LONG_ROW] or all_)
     swizzled = [line for line in SWIZZLES if whole % line == 0]
     if whole % 128 == 0 or dtype(gemm.c).bytes == 4:
@@ -245,7 +246,7 @@ def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
 
 
 def _loads(registers: int, sums: int) -> int:
-    """How many loads of four numbers a thread has in progress when it adds up parts: those it has registers for."""
+    """How many loads of four elements a thread has in flight when it adds up parts, as registers allow."""
     spare = (min(registers, 255) - sums - 64) // 4
     return next(n for n in (16, 8, 4) if n <= max(spare, 4))
 
@@ -275,7 +276,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         divided = f"where({over} > 0, {over}, 1)" if c["FIXUP"] == "tail" else tiles
         partial = _sums(f"{divided} * {slot * int(m['PARTS']) * sharers}")
         arrived = _counters(f"{divided} * {counter * cluster}")
-    # Even shares go with one full round, so that no share is tiny.
+    # Even shares include one full round, so that no share is tiny.
     even = f"where({tiles} < {2 * resident}, {tiles}, {resident} + {over})"
     streamed: int | str = {"stream": even, "tail": over}.get(c["FIXUP"], 0)
     scale = "i32" if gemm.acc == "i32" else "f32"
@@ -328,7 +329,7 @@ def _operand(gemm: Gemm, letter: str, rows: int, copies: str, by_lanes: str) -> 
 
 
 def _operand_map(gemm: Gemm, letter: str, rows: int, copies: str) -> DescriptorArg:
-    """Lines of K, or of rows where K is the outer dimension; then the batch."""
+    """Lines along K, or along rows if K is the outer dimension; then the batch."""
     name, size = letter.upper(), dtype(gemm.a).bytes
     outer = "M" if name == "A" else "N"
     k_inside = along_k(gemm, letter)
@@ -351,13 +352,13 @@ def _result_map(gemm: Gemm, line: int) -> DescriptorArg:
 
 
 def _strides(letter: str, lines: str, size: int) -> tuple[str, str]:
-    # A single matrix has no stride to the next; what stands for it must be a multiple of 16 bytes all the same.
+    # A single matrix has no stride to the next one; its placeholder must still be a multiple of 16 bytes.
     matrix = f"where(batch > 1, stride_{letter}, {lines} * ld{letter})"
     return f"ld{letter} * {size}", f"{matrix} * {size}"
 
 
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the copy engine asks of tensors in memory."""
+    """The copy engine's alignment requirements."""
     engine = [letter for letter in "ab" if letter not in copied(gemm, c) + loaded(gemm, c)] + ["c"] * (
         c["STORE"] not in ("straight", *BY_LINES)
     )
@@ -370,7 +371,7 @@ def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _split(c: Mapping[str, Any], tiles: str, bk: int, splits: int, resident: int) -> Iterator[tuple[str, str]]:
-    """What a kernel whose blocks share out K asks of a shape."""
+    """Requirements on a shape of a kernel whose blocks divide K."""
     if splits > 1:
         yield f"ceil_div(K, {bk}) >= {splits}", f"K of more than {bk * (splits - 1)}: it is split {splits} ways"
     most = resident // splits

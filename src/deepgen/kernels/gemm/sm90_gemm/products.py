@@ -5,13 +5,13 @@ from __future__ import annotations
 from deepgen.operators import Gemm
 from deepgen.vocabulary import dtype
 
-# How PTX spells formats.
+# PTX names of formats.
 _NAMES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}
-STEP_BYTES = 32  # of K in one instruction, whatever the format
+STEP_BYTES = 32  # of K in one instruction, for any format
 
 
 def products_header(gemm: Gemm, columns: int) -> str:
-    """`product(sums, a, b, add)`: 64 rows by `columns`; without `add` the sums are begun again."""
+    """`product(sums, a, b, add)`: 64 rows by `columns`; without `add` the sums start at zero."""
     count = columns // 2
     whole = gemm.acc == "i32"
     letter = "r" if whole else "f"
@@ -19,7 +19,7 @@ def products_header(gemm: Gemm, columns: int) -> str:
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{k}"
     formats = f"{'s32' if whole else 'f32'}.{_NAMES[gemm.a]}.{_NAMES[gemm.b]}"
     modes = "" if whole else ", 1, 1"
-    if dtype(gemm.a).bytes == 2:  # only these can be read with rows innermost
+    if dtype(gemm.a).bytes == 2:  # only these formats can be read with rows innermost
         modes += f", {int(gemm.layout[0] == 't')}, {int(gemm.layout[1] == 'n')}"
     sums = _lines([f"%{i}" for i in range(count)], 16)
     operands = _lines([f'"+{letter}"(d[{i}])' for i in range(count)], 6)

@@ -1,4 +1,4 @@
-"""Operands with rows that the copy engine cannot load: which they are, and the launch that copies them first."""
+"""Operands with rows that the copy engine cannot load: which ones they are, and the launch that copies them first."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
-LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of
-PITCH_BYTES = 64  # lines of a copy begin at multiples of them, so that fetches are not split
-_THREADS, _CHUNKS = 256, 1024  # of a block, as in realign.h; chunks of 16 bytes
+LINE_BYTES = 16  # the copy engine requires line strides to be multiples of this
+PITCH_BYTES = 64  # lines of a copy start at multiples of this, so that fetches are not split
+_THREADS, _CHUNKS = 256, 1024  # threads per block, as in realign.h; chunks of 16 bytes
 _NOTHING = ScalarArg("i64", 0)
 
 
-@lru_cache(64)  # asked of every config that is ranked
+@lru_cache(64)  # called for every config that is ranked
 def realigned(gemm: Gemm) -> str:
-    """Letters of the operands whose lines, or matrices, do not lie multiples of 16 bytes apart."""
+    """Letters of the operands whose lines, or matrices, are not multiples of 16 bytes apart."""
     scalars, whole = gemm.scalars(), LINE_BYTES // dtype(gemm.a).bytes
     apart = {letter: [scalars[f"ld{letter}"], *([scalars[f"stride_{letter}"]] * (gemm.batch > 1))] for letter in "ab"}
     return "".join(letter for letter, distances in apart.items() if any(int(n) % whole for n in distances))
 
 
 def copied(gemm: Gemm, config: Mapping[str, Any]) -> str:
-    """Letters of those that are copied first; the others the producers load themselves."""
+    """Letters of the operands that are copied first; producers load the others themselves."""
     return realigned(gemm) if config.get("REALIGN", "copy") == "copy" else ""
 
 
@@ -42,7 +42,7 @@ def along_k(gemm: Gemm, letter: str) -> bool:
 
 
 def pitch(gemm: Gemm, letter: str) -> str:
-    """Bytes from line to line of a copy."""
+    """Bytes between lines of a copy."""
     return f"ceil_div({_line(gemm, letter)}, {PITCH_BYTES}) * {PITCH_BYTES}"
 
 

@@ -1,4 +1,4 @@
-"""The space of the Hopper GEMM family: its knobs, and what they require of each other and of the chip."""
+"""The space of the Hopper GEMM family: its knobs, and the constraints between them and from the chip."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from deepgen.space.expr import points
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
-_RESERVED = 36  # registers for addresses, counters and numbers on their way
+_RESERVED = 36  # registers for addresses, counters and values in flight
 _FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags
-_HELD, _LOADING = 8 * 16, 40  # registers for a line's eight chunks, twice, with what follows each; and for all else
-_COPIED_ROWS = 256  # the longest side of a box that the copy engine takes; tiles have no more columns
+_HELD, _LOADING = 8 * 16, 40  # registers for a line's eight chunks, twice, with the chunks after them; and for the rest
+_COPIED_ROWS = 256  # the longest side of a box for the copy engine; tiles have no more columns
 
 
 def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -59,7 +59,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
         s.require(
             implies(loads, lines * _HELD // LOADERS + _LOADING <= share), "two stages fit in producers' registers"
         )
-    # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
+    # If columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
     rows = bn if gemm.layout[1] == "t" else where(bn < 64, bn, (bn + 63) // 64 * 64)
     stage = atoms * ATOM_BYTES * (bm + rows)
     size = dtype(gemm.c).bytes
@@ -97,19 +97,20 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:
     """Blocks that fetch tiles for each other."""
     cluster_m, cluster_n = s.knob("CLUSTER_M", [1, 2, 4]), s.knob("CLUSTER_N", [1, 2, 4])
-    # Listed, since with a list among its conditions a space is compiled in the order in which knobs are declared. It is
-    # a good one: with the tile known, most stages and buffers do not fit. A search for a better one takes seconds.
+    # As a list: with a list among its constraints, a space is compiled in the order in which knobs are declared. That
+    # order is good: once the tile is known, most stages and buffers do not fit. Searching for a better one takes
+    # seconds.
     small = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
     s.require(points(["CLUSTER_M", "CLUSTER_N"], small), "clusters are small: large ones leave multiprocessors idle")
     s.require(implies(cluster_m * cluster_n > 1, min_blocks == 1), "blocks that share tiles have a multiprocessor each")
     s.require(implies(cluster_m > 1, bm * cluster_m < 2 * gemm.m), "every block of a cluster has rows")
     s.require(implies(cluster_n > 1, bn * cluster_n < 2 * gemm.n), "every block of a cluster has columns")
-    # A block fetches its share of a tile: whole groups of eight lines, or of 64 where rows are contiguous.
+    # A block fetches its share of a tile: whole groups of eight lines, or of 64 if rows are contiguous.
     s.require(divides(cluster_n * (8 if gemm.layout[0] == "n" else 64), bm), "shares of a tile of A are whole")
-    if gemm.layout[0] == "n":  # where rows are contiguous, lines of 64 are fetched whatever the tile
+    if gemm.layout[0] == "n":  # if rows are contiguous, lines of 64 are fetched for any tile
         fetched = where(cluster_n == 1, minimum(bm, matrix_rows(gemm)), bm)
         s.require(fetched <= _COPIED_ROWS * cluster_n, f"a copy fetches at most {_COPIED_ROWS} rows of A")
-    if gemm.layout[1] == "t":  # what does not divide evenly is fetched twice
+    if gemm.layout[1] == "t":  # uneven parts are fetched twice
         s.require(cluster_m * 8 <= bn, "every block of a cluster fetches columns")
     else:
         s.require(implies(cluster_m > 1, divides(cluster_m * 64, bn)), "shares of a tile of B are whole")
@@ -117,7 +118,7 @@ def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tup
 
 
 def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: Expr) -> Expr | bool:
-    """Whether lines that begin anywhere are loaded by many producers; or they are copied first."""
+    """Whether unaligned lines are loaded by many producers; otherwise they are copied first."""
     letters = realigned(gemm)
     if not letters:
         return False
@@ -131,29 +132,30 @@ def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: 
 def _registers(
     s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr, loads: Expr | bool
 ) -> Expr:
-    """Sums and all else fit; with `moved` the producers give registers to the consumers. A thread's share, before."""
+    """Requires that sums and everything else fit; with `moved` the producers give registers to the consumers. Returns a
+    thread's share before that."""
     others = where(moved, 4, 1) if loads is False else where(loads, LOADERS // 32, where(moved, 4, 1))
     groups = consumers * 4 + others  # warps
     s.require(
         implies(moved, (consumers > 1) & (min_blocks == 1)), "registers are moved between three or four warpgroups"
     )
     files = gpu.register_files
-    warps = (groups * min_blocks + files - 1) // files  # of the fullest part of a multiprocessor
+    warps = (groups * min_blocks + files - 1) // files  # on the fullest part of a multiprocessor
     share = gpu.registers_per_sm // files // gpu.warp // warps // gpu.register_granule * gpu.register_granule
     kept = where(consumers == 2, CONSUMER_REGISTERS[2], CONSUMER_REGISTERS[3])
     most = minimum(where(moved, kept, share), gpu.registers_per_thread)
     s.require(held + _RESERVED <= most, "sums fit in a thread's registers")
-    # The compiler asks that one instruction's operands fit in what a thread has before registers are moved.
+    # The compiler requires that one instruction's operands fit in a thread's registers before these are moved.
     s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= share), "an instruction's sums fit in registers")
     return share
 
 
 def _result(s: Space, gemm: Gemm, bn: Expr) -> tuple[Expr, Expr]:
-    """How sums come from registers to memory."""
+    """How sums are moved from registers to memory."""
     size = dtype(gemm.c).bytes
     ways = ["straight"]
     if gemm.n * size % LINE_BYTES == 0:
-        # Registers hold results beside sums, or two sets of sums.
+        # Registers then hold results in addition to sums, or two sets of sums.
         ways += ["copy", "reuse", *(["late"] if size == 2 and not promotes(gemm) else [])]
     else:
         ways += ["lines", "sectors"]
@@ -169,7 +171,7 @@ def _result(s: Space, gemm: Gemm, bn: Expr) -> tuple[Expr, Expr]:
 
 
 def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) -> None:
-    """How the work is shared out among blocks."""
+    """How the work is divided among blocks."""
     names = ("SCHEDULE", "CLUSTER_M", "CLUSTER_N", "STORE", "BN", "TILES_M", "ATOMS")
     knob = {n: Expr("knob", (), n) for n in names}
     sharers = knob["CLUSTER_M"] * knob["CLUSTER_N"]
@@ -227,7 +229,8 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
 
 
 def _columns(gemm: Gemm) -> list[int]:
-    """Not much wider than the matrix, and what the instruction and, where columns are contiguous in B, lines allow."""
+    """Widths not much larger than the matrix that the instruction allows and, if columns are contiguous in B, its
+    lines."""
     if gemm.layout[1] == "n":
         step, all_ = 16, [16, 32, *range(64, 257, 32)]
     else:
@@ -238,7 +241,7 @@ def _columns(gemm: Gemm) -> list[int]:
 
 
 def _fixups(gemm: Gemm, gpu: Gpu, steps: int) -> list[str]:
-    """K is divided where the tiles alone would not fill the chip a few times."""
+    """K is divided if the tiles alone would not fill the chip several times."""
     if steps < 2:
         return ["none"]
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 8 * gpu.multiprocessors

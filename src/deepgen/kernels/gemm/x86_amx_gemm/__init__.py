@@ -35,7 +35,7 @@ _INPUTS = {("bf16", "bf16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u
 _TILES = (1, 2, 3, 4, 6)
 _COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
+_WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing this many
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
 _COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "seldom", "vector"))
@@ -43,9 +43,9 @@ _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
 _PARTITION = {**PARTITION, "k": 4}
 _FEW_ROWS = 4
-_LITTLE = 80_000  # flops that vectors have done before tiles are set up
-_LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
-_WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
+_LITTLE = 80_000  # flops that vectors have finished before tiles are configured
+_LEAST_SLICE = 256  # elements along K; for shorter slices, adding up sums costs more than it gains
+_WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # knobs that matter only if B is packed in every run
 
 
 class AmxGemm:
@@ -67,7 +67,8 @@ class AmxGemm:
         return unfit_result(operator)
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """It yields to vectors: they need no setting up, and few rows take less time than packing B for tiles."""
+        """It yields to vectors if these need less setup, and if packing B for tiles takes longer than computing few
+        rows."""
         gemm, _ = served(operator, target, Gemm, X86)
         few = gemm.m <= _FEW_ROWS and gemm.layout[1] == "n"
         return Rank.YIELDS if few or (gemm.batch == 1 and gemm.flops() < _LITTLE) else Rank.SPECIALISED
@@ -77,7 +78,7 @@ class AmxGemm:
         s = Space(self.name)
         element = gemm.dtypes[0].bytes
         if self._constant_b:
-            gemm = replace(gemm, layout="nn")  # B is the right operand, and it no longer matters how it lay
+            gemm = replace(gemm, layout="nn")  # B is the right operand, and its original layout no longer matters
         swap = s.knob("SWAP", swaps(gemm))
         rows, columns = s.knob("MR", _TILES), s.knob("NR", _TILES)
         nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", covering(_DEPTHS, gemm.k))
@@ -107,7 +108,7 @@ class AmxGemm:
         busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // BYTES_WORTH_A_THREAD)
         s.require((threads == 1) | (threads <= busy), "every thread has enough to do")
         waiting = kc < gemm.k
-        if gemm.k > _DEPTHS[-1]:  # then sums wait in any case, and the narrowest and deepest block will do
+        if gemm.k > _DEPTHS[-1]:  # then sums wait in any case, so only the narrowest and deepest block is excepted
             waiting &= outside | (nc > _COLUMNS[0]) | (kc < _DEPTHS[-1])
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
@@ -142,14 +143,14 @@ class AmxGemm:
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         gemm, _ = served(operator, target, Gemm, X86)
         rows, columns = config["MR"], config["NR"]
-        clocks = max(16.0 * rows * columns, 8.0 * (rows + columns))  # a product of tiles takes 16, loading one 8
+        clocks = max(16.0 * rows * columns, 8.0 * (rows + columns))  # 16 per product of tiles, 8 per tile load
         packing = "ahead" if self._constant_b else "block"
         tile = TileCost(rows * 16, columns * 16, 64 // gemm.dtypes[0].bytes, clocks)
         return seconds(gemm, {**config, "PACK_B": packing}, tile)
 
 
 class AmxGemmConstant(AmxGemm):
-    """The same family where B is constant: it is packed once, ahead of time, and no run pays for that."""
+    """The same family for constant B: it is packed once, ahead of time, and this adds nothing to a run."""
 
     name = "x86_amx_gemm_constant_b"
     _constant_b = True
@@ -159,7 +160,7 @@ class AmxGemmConstant(AmxGemm):
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
-    """The knobs as knobs.h names them."""
+    """The knobs under the names of knobs.h."""
     return {
         "BF16": int(gemm.a == "bf16"),
         **operand_macros(gemm, config["SWAP"]),
@@ -178,7 +179,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _slot(gemm: Gemm, config: Mapping[str, Any], constant_b: bool) -> str:
-    """Bytes of scratch that gemm_amx.c divides in draw_tasks, for each thread."""
+    """Bytes of scratch per thread, which gemm_amx.c divides in draw_tasks."""
     depth = 64 // gemm.dtypes[0].bytes
     rows, columns = config["MR"] * 16, config["NR"] * 16
     sums, panels = rows * columns * 4, config["NC"] // columns
@@ -187,13 +188,13 @@ def _slot(gemm: Gemm, config: Mapping[str, Any], constant_b: bool) -> str:
     waiting = f"ceil_div({right}, {columns})" if config["K_OUTSIDE"] else panels
     partial = f"(K > {config['KC']}) * ceil_div({left}, {rows}) * {waiting} * {sums}"
     if config.get("PARTITION") == "k":
-        partial = "0"  # they wait among the slices' sums
+        partial = "0"  # they are kept among the slices' sums
     packed = config["MR"] + (0 if constant_b else panels * config["NR"])
     return f"{3 * sums} + {packed * _SQUARE} * {squares} + {partial}"
 
 
 def _slices(config: Mapping[str, Any]) -> str:
-    """Bytes more for the sums of each slice of K, where that is divided."""
+    """Additional bytes for the sums of each slice of K, if that is divided."""
     if config.get("PARTITION") != "k":
         return ""
     rows, columns = config["MR"] * 16, config["NR"] * 16
@@ -203,7 +204,7 @@ def _slices(config: Mapping[str, Any]) -> str:
 
 
 def _pages(config: Mapping[str, Any], size: str) -> str:
-    """Whole huge pages, where they are chosen, and one more to begin at the border of one."""
+    """Whole huge pages, if these are chosen, plus one for alignment."""
     return f"ceil_div({size}, {HUGE_PAGE}) * {HUGE_PAGE} + {HUGE_PAGE}" if config["HUGE_PAGES"] else size
 
 
@@ -225,7 +226,7 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -
 
 @dataclass(frozen=True)
 class _PackedB:
-    """A constant B as deepgen_gemm_pack leaves it; how far its panels and its matrices are apart, in numbers."""
+    """A constant B as packed by deepgen_gemm_pack, with the strides of its panels and matrices in elements."""
 
     memory: WorkspaceArg
     panel: str
@@ -247,5 +248,5 @@ def _preparation(packed: _PackedB | None) -> tuple[Step, ...]:
 
 
 def _same_size(gemm: Gemm) -> bool:
-    """Whether sums can be stored from tiles as they are."""
+    """Whether sums can be stored from tiles without conversion."""
     return gemm.c == gemm.acc

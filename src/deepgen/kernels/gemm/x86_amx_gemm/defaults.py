@@ -9,14 +9,14 @@ from deepgen.kernels.shared.x86 import all_cores, sides, swaps
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
-_WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
-BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
-_WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
+_WORTH_A_THREAD = 20_000_000  # operations; with fewer, waking another thread takes as long as it saves
+BYTES_WORTH_A_THREAD = 1 << 20  # the same for work that waits for memory
+_WORTH_FETCHING = 64 << 10  # bytes of one product in a batch
 _SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
 _LARGE = 4 << 20  # bytes of a constant B: two huge pages
-_DEEP = 16  # times the larger side of C: K from which it is divided; at 4 adding slices up costs more than it saves
-_SLICES = 2  # of K for each thread
-_PAGES = 64  # two thirds of what the first level of the TLB holds
+_DEEP = 16  # times the larger side of C: K from which it is divided; at 4, adding up slices costs more than it saves
+_SLICES = 2  # of K per thread
+_PAGES = 64  # two thirds of the entries in the first-level TLB
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -25,7 +25,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     element = gemm.dtypes[0].bytes
     swap = not constant_b and _default_swap(gemm)
     left, right = sides(gemm, swap)
-    # The right operand is used once: best from L1, where it was packed.
+    # The right operand is used once: best from L1, right after packing.
     passing_by = left <= 32 and right >= 1024 and not constant_b and _may_wait(cpu, left, right)
     rows, columns = _panel(left, right, passing_by)
     nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
@@ -53,8 +53,9 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
 
 
 def _ahead(gemm: Gemm, cpu: X86, left: int, right: int, kc: int) -> str:
-    """Fetching by instructions takes buffers that tile loads need: what one product reads, hardware fetches better."""
-    if gemm.batch > 1:  # small ones are fetched by hardware while the one before is computed
+    """Prefetch instructions take buffers that tile loads need: hardware prefetches the operands of one product
+    better."""
+    if gemm.batch > 1:  # hardware prefetches small ones while the previous one is computed
         return "item" if gemm.least_bytes() // gemm.batch >= _WORTH_FETCHING else "none"
     return "panel" if right >= 64 or left * kc * gemm.dtypes[0].bytes <= cpu.l2_bytes else "none"
 
@@ -65,18 +66,20 @@ def _default_swap(gemm: Gemm) -> bool:
 
 
 def _panel(left: int, right: int, passing_by: bool) -> tuple[int, int]:
-    """Tiles of sums: 2 x 2 loads least for a product; a thin operand has one tile against several of the other."""
-    if left <= 16:  # where sums wait after a step or two, waiting for more of them at a time takes longer
+    """Tiles of sums: 2 x 2 needs the fewest loads per product; a thin operand has one tile against several of the
+    other."""
+    if left <= 16:  # if sums wait after a step or two, it is slower when more of them wait at a time
         return 1, min(2 if passing_by else 4, 1 << (-(-right // 16) - 1).bit_length())
     if right <= 16:
-        return 2, 1  # 32 rows are read at a time: as many as hardware fetches ahead
+        return 2, 1  # 32 rows are read at a time: as many as hardware prefetches
     return 2, 2
 
 
 def _small_block(gemm: Gemm, right: int) -> tuple[int, int]:
-    """Columns and numbers along K of a block that stays in L1.
+    """Columns and elements along K of a block that stays in L1.
 
-    Such an operand lies across (`_default_swap`): a block has no more rows of it than have their pages in the TLB.
+    Such an operand is contiguous across K (`_default_swap`): a block has only as many rows as have their pages in the
+    TLB.
     """
     element = gemm.dtypes[0].bytes
     rows = _at_most(_ROUND, _PAGES * 4096 // (right * element))
@@ -85,11 +88,11 @@ def _small_block(gemm: Gemm, right: int) -> tuple[int, int]:
 
 
 def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
-    """Columns and numbers along K of the right operand's block, which stays in L2."""
+    """Columns and elements along K of the right operand's block, which stays in L2."""
     element = gemm.dtypes[0].bytes
     whole = _at_least(_ROUND, gemm.k)
     nc = min(_at_least(_ROUND, right), 4096)
-    share = 8 if left <= 64 else 4  # of L2; few rows use a block once or twice: best soon after it was packed
+    share = 8 if left <= 64 else 4  # of L2; with few rows a block is used once or twice, best soon after packing
     while nc > 256 and nc * whole * element > cpu.l2_bytes // share:
         nc //= 2
     kc = whole
@@ -101,14 +104,15 @@ def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
 
 
 def _may_wait(cpu: X86, left: int, right: int) -> bool:
-    """Whether so many sums may wait for the next block of K: they stay in caches."""
+    """Whether these sums can wait for the next block of K: they must stay in caches."""
     return left * right * 4 <= 2 * cpu.l2_bytes
 
 
 def _left_is_copied(gemm: Gemm, left: int, right: int, nc: int, kc: int) -> bool:
-    """Rows that lie whole pages apart fall into one set of L1, from which no product reads them a second time.
+    """Whether the left operand is copied, because rows whole pages apart share a set of L1 and are evicted before
+    reuse.
 
-    A copy is worth its time where each number is copied once and met by several panels of the other operand.
+    A copy is worthwhile if each element is copied once and used with several panels of the other operand.
     """
     return left > 32 and 128 <= right <= nc and kc < gemm.k and gemm.k * gemm.dtypes[0].bytes % 4096 == 0
 
@@ -122,7 +126,7 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
 
 
 def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int, nc: int) -> Mapping[str, Any]:
-    """All cores when there is enough to do; they draw blocks of columns one by one, so that a slow core gets fewer."""
+    """All cores if there is enough work; they draw blocks of columns one by one, so a slow core gets fewer."""
     little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < BYTES_WORTH_A_THREAD * cpu.cores
     if little:
         return {"THREADS": 1}
@@ -135,7 +139,7 @@ def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: in
 
 
 def _is_deep(gemm: Gemm, cpu: X86, left: int, right: int) -> bool:
-    """Whether all cores divide K: each packs only its slices then, and the sums of all of them stay near."""
+    """Whether all cores divide K: each then packs only its own slices, and the sums of all of them stay in caches."""
     near = _SLICES * cpu.cores * left * right * 4 <= 2 * cpu.l2_bytes
     enough = gemm.flops() >= _WORTH_A_THREAD * cpu.cores and gemm.k >= _SLICES * cpu.cores * 256
     return cpu.cores > 1 and gemm.batch == 1 and gemm.k >= _DEEP * max(left, right) and near and enough

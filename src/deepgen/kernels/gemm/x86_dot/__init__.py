@@ -44,12 +44,12 @@ _HEIGHTS, _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
 _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_K = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
-_FEW_TO_SHUFFLE = 12  # the same where reading it unpacked takes shuffles for each panel of the other,
-_FEW_TO_CONVERT = 8  # and conversions of both operands
-_GROUPS = (4, 2, 1, 1)  # numbers along K that one instruction adds up, by the macro INPUT
-_WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing these
-_BYTES_WORTH_A_THREAD = 4 << 20  # that come from memory: one core alone does not use all of its bandwidth
+_FEW = 32  # rows or columns up to which the other operand is used too little to keep it after packing
+_FEW_TO_SHUFFLE = 12  # the same if reading it unpacked takes shuffles for each panel of the other,
+_FEW_TO_CONVERT = 8  # or conversions of both operands
+_GROUPS = (4, 2, 1, 1)  # elements along K that one instruction adds up, by the macro INPUT
+_WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing about this many
+_BYTES_WORTH_A_THREAD = 4 << 20  # read from memory: one core alone does not use all of its bandwidth
 
 
 class DotGemm:
@@ -96,8 +96,8 @@ class DotGemm:
         s.require(implies(blocks, nc >= panel), "a block has at least one panel of columns")
         s.require(implies(~panels, ~swap), "only what is packed can be swapped")
         for widened in _widenings(gemm):
-            packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of a number
-            wider = panels & (widen == widened) & (nc > _BLOCK_COLUMNS[0])  # whatever K is, the narrowest will do
+            packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of an element
+            wider = panels & (widen == widened) & (nc > _BLOCK_COLUMNS[0])  # for any K, the narrowest is allowed
             s.require(
                 implies(wider, nc * gemm.k * packed <= 8 * cpu.l2_bytes),
                 f"the right operand's block is the narrowest or at most eight times L2, widened: {widened}",
@@ -159,7 +159,7 @@ class DotGemm:
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         gemm, cpu = served(operator, target, Gemm, X86)
         rows, columns, group = config["MR"], config["NR"], _GROUPS[_input(gemm, config)]
-        pieces = 64 // cpu.vector_bytes  # vectors of 16 sums
+        pieces = 64 // cpu.vector_bytes  # vectors per 16 sums
         clocks = max(rows * columns * pieces / 2, (rows + columns * pieces) / 2, 4.0)
         if config["KIND"] == "rows":
             return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, columns, 16 * group, clocks))
@@ -168,27 +168,28 @@ class DotGemm:
 
 
 def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:
-    """The macro of that name."""
+    """The value of the macro INPUT."""
     if gemm.a == "f16":
         return 3
     return (2 if config["WIDEN"] else 1) if gemm.a == "bf16" else 0
 
 
 def _widenings(gemm: Gemm) -> list[bool]:
-    """Whether numbers are widened to f32 while they are packed; dot products of bf16 are slow on some CPUs."""
+    """Whether elements are widened to f32 while they are packed; dot products of bf16 are slow on some CPUs."""
     return {"f16": [True], "bf16": [False, True]}.get(gemm.a, [False])
 
 
 def _kinds(gemm: Gemm, cpu: X86) -> list[str]:
-    """Few rows of A make packing B a waste: it is read where it lies, in sums along K where both operands lie so."""
+    """With few rows of A packing B does not pay: it is read in place, with sums along K if both operands are contiguous
+    along K."""
     if gemm.m > 4 * _FEW or cpu.vector_bytes != 64:
         return ["panels"]
     return ["panels", *{"nt": ["rows"], "nn": ["direct"], "tn": ["direct"]}.get(gemm.layout, [])]
 
 
 def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
-    """What gemm_dot.c asks for, thread by thread."""
-    config = {"MC": 256, "NC": 512, "KC": 512, **config}  # those of dot_knobs.h, where nothing is packed
+    """The workspace that gemm_dot.c needs, thread by thread."""
+    config = {"MC": 256, "NC": 512, "KC": 512, **config}  # the defaults of dot_knobs.h, if nothing is packed
     rows, columns = config["MR"], config["NR"] * 16
     tall = -(-rows // 16) * 16
     group = _GROUPS[_input(gemm, config)]
@@ -200,7 +201,7 @@ def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
 
 
 def _missing(gemm: Gemm, cpu: X86) -> str | None:
-    """What the CPU lacks, in words."""
+    """What the CPU lacks, as text."""
     if gemm.a == "f16":
         return None if cpu.has("avx512_fp16", "avx512bw") else "it multiplies f16 on processors with avx512_fp16 only"
     if gemm.a == "bf16":
@@ -223,9 +224,9 @@ def _default_rows(left: int) -> Mapping[str, Any]:
 
 
 def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[str, Any]:
-    # 8 x 3 where a group is one number, so that every width will do; otherwise panels of equal height.
+    # 8 x 3 if a group is one element, so that any width fits; otherwise panels of equal height.
     rows, columns = (8, 3) if widen and left > 6 else (-(-left // -(-left // 6)), 4)
-    # How many rows of the right operand are read side by side: few, and what several panels read stays in L2.
+    # Rows of the right operand that are read at a time: few, so that what several panels read stays in L2.
     depth = min(128 if left > 8 else 32, max(16, (1 << 17) // right)) if widen else 64
     return {
         "KIND": "direct",
@@ -235,7 +236,7 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
         "NC": 4096,
         "KC": nearest(covering(_BLOCK_K, gemm.k), depth),
         "INNER": "right",
-        # Rows are long, and hardware reads them ahead; where each line keeps the core busy for many products, too late.
+        # Rows are long, and hardware prefetches them; but too late if each line keeps the core busy for many products.
         "PACK_AHEAD": 8 if widen and left > 1 else 0,
         "PREFETCH_C": False,
         **({} if widen else {"PACK_LEFT": False}),
@@ -243,15 +244,16 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
 
 
 def _is_quicker_transposed(gemm: Gemm, cpu: X86) -> bool:
-    """Whether both operands lie along K and transposing A and C takes less than transposing B, which is much larger."""
+    """Whether both operands are contiguous along K, and transposing A and C is faster than transposing the much larger
+    B."""
     fewest, most = {"f16": (_FEW_TO_CONVERT, 2 * _FEW), "bf16": (0, 0)}.get(gemm.a, (_FEW, 4 * _FEW))
     fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.n >= 4 * gemm.m
     return fits and fewest < gemm.m <= most
 
 
 def _default_transposed(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
-    # C is transposed 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A, or what is
-    # copied because it is widened takes half of L1.
+    # C is transposed 16 rows at a time, of which 12 are used; all of K at once, if half of L2 holds A. When widened
+    # copies are made, they take half of L1.
     widen = gemm.a == "f16"
     depth = nearest(covering(_BLOCK_K, gemm.k), 512 if widen else min(gemm.k, cpu.l2_bytes // 2 // gemm.m))
     return {
@@ -288,12 +290,12 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
             "INNER": "left",
         }
         return {**config, "PACK_AHEAD": 16, "PREFETCH": 0, "PREFETCH_C": False}
-    few = left <= 256  # then a block of the right operand is packed, used and forgotten, a block of K after the other
+    few = left <= 256  # then each block of the right operand is packed, used and discarded, along K
     depth = nearest(depths, (1024 if few else 2048) // element)
-    wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that take half of L2
-    # What lies in one piece: where it is long, the CPU itself fetches ahead.
+    wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that fill half of L2
+    # If contiguous runs are long, the CPU itself prefetches.
     short = (gemm.k if gemm.layout == "nt" else min(right, wide)) < 1024
-    near = widen and left <= 2 * _FEW  # a panel of the right operand, which widening made twice as large, is kept in L1
+    near = widen and left <= 2 * _FEW  # a panel of the right operand, doubled in size by widening, is kept in L1
     return {
         **config,
         "MC": 256 if few else 64,
@@ -307,7 +309,7 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
 
 
 def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """All cores when there is enough to do."""
+    """All cores if there is enough work."""
     little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
     return {"THREADS": 1} if little else all_cores(gemm, cpu, left, right, rows, columns)
 

@@ -19,7 +19,7 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step,
 
 _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _LINE = 64  # bytes
-_MOST_LINES = 4  # in an iteration of the innermost loop; more would hold up the loads of the tile itself
+_MOST_LINES = 4  # per iteration of the innermost loop; more would delay the loads of the tile itself
 _PARTS = ("knobs", "region", "result", "later", "tile", "pack", "blocks", "thin")
 _SOURCES = (
     "gemm_fma.c",
@@ -85,7 +85,7 @@ class X86Gemm:
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         gemm, cpu = served(operator, target, Gemm, X86)
         rows, vectors, lanes = config["MR"], config["NR"], cpu.vector_bytes // FLOAT
-        # Two multiply-adds or two loads in a clock, and sums wait for the step before.
+        # Two multiply-adds or two loads per clock; sums wait for the previous step.
         clocks = max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
         if config["KIND"] == "thin":
             return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, vectors * lanes, 1, clocks))
@@ -95,7 +95,7 @@ class X86Gemm:
 
 
 class X86GemmConstant(X86Gemm):
-    """The same family where B is constant: it is packed once, ahead of time, and no run pays for that."""
+    """The same family for constant B: it is packed once, ahead of time, and this adds nothing to a run."""
 
     name = "x86_gemm_constant_b"
     _constant_b = True
@@ -105,7 +105,7 @@ class X86GemmConstant(X86Gemm):
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]:
-    """The knobs as fma_knobs.h names them."""
+    """The knobs under the names of fma_knobs.h."""
     swap = config.get("SWAP", False)
     width = gemm.m if swap else gemm.n
     kind = config["KIND"]
@@ -144,11 +144,12 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 
 
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
-    """Cache lines that an iteration of the innermost loop asks for: all that comes next, no faster than need be."""
+    """Cache lines that an iteration of the innermost loop prefetches: everything needed next, no faster than
+    necessary."""
     height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
     if config["KIND"] != "tiles":
         return 1
-    if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
+    if config.get("NEXT_BLOCK"):  # the lines of a panel of B, spread over the tiles of all strips but the first
         in_an_iteration: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
         strips: int = height // config["MR"]
         return min(-(-in_an_iteration // max(strips - 1, 1)), _MOST_LINES)
@@ -156,12 +157,12 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
         return 1
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
     iterations: int = tiles * max(gemm.k // config["UNROLL"], 1)
-    lines = (gemm.m + gemm.n) * gemm.k * FLOAT // _LINE  # of A and B; C comes in what time is left
+    lines = (gemm.m + gemm.n) * gemm.k * FLOAT // _LINE  # of A and B; C is prefetched in the remaining time
     return min(-(-lines // iterations), _MOST_LINES)
 
 
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:
-    """What gemm_fma.c asks for: a slot a thread, and the slices of K that are added up at the end."""
+    """The workspace that gemm_fma.c needs: a slot per thread, and the slices of K that are added up at the end."""
     kind, floats = config["KIND"], 0
     if kind == "thin":
         floats = 2 * config["MR"] * (config["NC"] + _A_ROW_PAD)
@@ -206,7 +207,7 @@ def _packed(config: Mapping[str, Any], lanes: int) -> WorkspaceArg:
 
 
 def _preparation(config: Mapping[str, Any], lanes: int) -> tuple[Step, ...]:
-    """Packing B ahead of time, where that was chosen."""
+    """The step that packs B ahead of time, if that is chosen."""
     if config.get("PACK_B") != "ahead":
         return ()
     sizes = (ScalarArg("i64", name) for name in ("N", "K", "batch", "ldb", "stride_b"))

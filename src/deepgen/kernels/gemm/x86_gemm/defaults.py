@@ -30,69 +30,69 @@ from deepgen.kernels.shared import covering, nearest, thread_counts
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
-_NARROW = 32  # rows or columns of C up to which a model knows best
-_ROWS = 8  # of a tile; each is a stream of its own where A is read in place
-_FEW = 128  # rows of C up to which packing B as a step of its own would show
-_SOME = 256  # rows of C up to which packing B would cost more than reading it where it lies
-_FAST = 512  # rows of C up to which bringing a block of B from memory would show
-_SHORT = 64  # steps of K; in shorter blocks C is passed over too often
+_NARROW = 32  # rows or columns of C up to which the model is best
+_ROWS = 8  # of a tile; each is a separate stream if A is read in place
+_FEW = 128  # rows of C up to which packing B as a separate step would be noticeable
+_SOME = 256  # rows of C up to which packing B would cost more than reading it in place
+_FAST = 512  # rows of C up to which loading a block of B from memory would be noticeable
+_SHORT = 64  # steps of K; with shorter blocks C is traversed too often
 _PAGE = 4096  # bytes
 _STRIPS = 8  # of A in a block, so that others can help with it
-_SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
-_MORE = 8  # of the first choices of the model, of whichever kind
-_WITHOUT = ("NEXT_STRIP", "NEXT_BLOCK", "PACK_FETCH", "NEXT_C", "STREAM_C", "HUGE_PAGES")  # by the model
-_PAGES = 96  # whose places the nearest TLB holds
+_SLICE = 64  # times the rows of C: adding up a shorter slice of K would cost as much as reading B
+_MORE = 8  # of the model's first choices, of any kind
+_WITHOUT = ("NEXT_STRIP", "NEXT_BLOCK", "PACK_FETCH", "NEXT_C", "STREAM_C", "HUGE_PAGES")  # not in the model's configs
+_PAGES = 96  # entries of the first-level TLB
 
-# What the model counts, in cycles.
-_CALL = 1750.0  # of a call and a task
-_TILE = 85.0  # to begin and to end a tile
-_SQUARE = 42.0  # a square of a transposed tile, until it is in C
-_TRANSPOSE = 88.0  # a square that is transposed while it is packed
-_COPY = 1.5  # a vector that is packed as it is
-_FAR = 8.5  # bytes that a cycle brings from beyond L2
-_ROW_BY_ROW = 1.2  # times as long where it comes a few lines of each row at a time
-_ROW = 1.5  # a row of a tile, until it is in C
-_SUMS, _SUM = 20.0, 1.75  # a tile of sums along K, and each of them, until they are added up
-_SWEEP, _WAIT = 10.0, 0.5  # some rows of B; a vector of sums that comes and goes
-_WAKE = 8000.0  # of a call that another thread takes part in
+# Costs in the model, in cycles.
+_CALL = 1750.0  # a call and a task
+_TILE = 85.0  # start and end of a tile
+_SQUARE = 42.0  # storing a square of a transposed tile to C
+_TRANSPOSE = 88.0  # transposing a square while packing
+_COPY = 1.5  # packing a vector unchanged
+_FAR = 8.5  # bytes per cycle from beyond L2
+_ROW_BY_ROW = 1.2  # factor if a few lines of each row are read at a time
+_ROW = 1.5  # storing a row of a tile to C
+_SUMS, _SUM = 20.0, 1.75  # a tile of sums along K, and adding up each of them
+_SWEEP, _WAIT = 10.0, 0.5  # a group of rows of B; a vector of sums that is loaded and stored
+_WAKE = 8000.0  # a call in which another thread takes part
 
 
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
     """A good config without any search; a constant B is packed before all runs."""
     if not constant_b and _is_modelled(gemm, cpu):
         return guesses(gemm, cpu)[0]
-    # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
+    # With SWAP, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
     rows, vectors = _tile(gemm, cpu, height, width, transposed=swap)
     lanes = cpu.vector_bytes // FLOAT
     a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
-    # Numbers of A that lie side by side in each step of K: steps that are not far apart need not be packed.
+    # Elements of A that are contiguous in each step of K: if steps are close together, they need not be packed.
     a_by_steps = not (a_in_place or constant_b) and height * FLOAT <= _PAGE and gemm.k <= 8 * _SHORT
     bytes_b = width * gemm.k * FLOAT
     little = bytes_b <= cpu.l2_bytes // 4
     small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
-    streamed = gemm.m <= THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
+    streamed = gemm.m <= THIN and b_in_place and not little  # B is read directly from memory, a few long rows at a time
     narrow = width <= 8 * lanes
-    ahead = constant_b and not streamed  # what is read once is read where it lies
-    # A C that no cache holds is written from end to end of its rows, not from row to row.
+    ahead = constant_b and not streamed  # what is read only once is read in place
+    # If no cache holds C, it is written along its rows, not from row to row.
     near = little and small_a and height * width * FLOAT <= cpu.l2_bytes // 2
-    # In a short K it does not come in time either, and each thread had better write to the same part in every call.
+    # With a short K, prefetching C is also too late, and each thread should write to the same part in every call.
     passing = gemm.k <= _SHORT // 2 and gemm.batch * height * width * FLOAT > cpu.l2_bytes
     one_panel = near and not (ahead or b_in_place)
     askew = near and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
-    # Strips of A pass over B, a block at a time.
+    # Strips of A pass over B, one block at a time.
     blocks = not (swap or little or streamed)
     few = blocks and gemm.m <= _FEW
-    # Blocks of B follow so fast that the next has to be asked for: two of them, and C, have to fit in L2.
+    # Blocks of B follow so quickly that the next must be prefetched: two of them, and C, have to fit in L2.
     fast = blocks and gemm.m <= _FAST
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if fast or lanes == 8 else 512
-    # Not packed at all where a block is so short that its rows lie in few pages.
+    # Not packed if a block is so short that its rows are in few pages.
     reach = [d for d in depths(gemm) if _SHORT <= d <= depth and d * min(width * FLOAT, _PAGE) <= _PAGES * _PAGE]
     as_it_lies = blocks and b_in_place and not ahead and gemm.m <= _SOME and bool(reach)
     if as_it_lies:
         depth = reach[-1]
-    # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
+    # The first strip packs B at no cost if few others follow; if many do, packing whole rows at a time is faster.
     on_the_way = b_in_place and (askew or few)
     in_place = b_in_place and not blocks
     packing = (
@@ -103,13 +103,13 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     packed_n = max(n for n in BLOCK_N if n <= max(room, BLOCK_N[0]))
     packs = blocks and not (as_it_lies or ahead)
     next_strip = blocks and a_in_place
-    # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
+    # What stays in L1 through the inner loop: the panel if each is packed before its use, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
     widths = [n for n in covering(BLOCK_N, width) if n >= vectors * lanes]
     most = min(cpu.l1d_bytes // stays, most_block_bytes(cpu) // (widths[0] * FLOAT))
     block_k = nearest(depths(gemm), min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d <= most)))
     widths = [n for n in widths if n * block_k * FLOAT <= most_block_bytes(cpu)] or widths[:1]
-    long = 1024 if b_in_place else 4096  # rows of C that are passed over once
+    long = 1024 if b_in_place else 4096  # rows of C that are traversed once
     block_n = nearest(
         widths, 4096 if streamed else long if passing else 1024 if as_it_lies else 384 if few else packed_n
     )
@@ -144,7 +144,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
 
 
 def _fetches(gemm: Gemm, cpu: X86, *, blocks: bool) -> Mapping[str, Any]:
-    """What is asked for ahead of time: all of a small product, or the next matrix of a batch."""
+    """What is prefetched: all of a small product, or the next matrix of a batch."""
     both_in_l1 = 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
     return {
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
@@ -155,11 +155,11 @@ def _fetches(gemm: Gemm, cpu: X86, *, blocks: bool) -> Mapping[str, Any]:
 def _threads(
     gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int, *, along: str = "", inner: str | None = None
 ) -> Mapping[str, Any]:
-    """All cores when there is enough to do, dividing what gives each of them most tiles.
+    """All cores if there is enough work, dividing the dimension that gives each of them most tiles.
 
-    `along` k: B lies as it is, and a slice of K is memory in one piece; m: so is what a thread writes. Any core may be
-    slowed down at any time by something else: a thread that is done helps the others with their strips, or finds more
-    tasks to draw.
+    `along` k: B is read in place, and a slice of K is contiguous; m: what a thread writes is contiguous. Any core may
+    be slowed down at any time by something else: a thread that has finished helps the others with their strips, or
+    draws more tasks.
     """
     threads = cpu.cores
     if threads == 1 or not may_share(gemm, 4 * threads):
@@ -195,12 +195,12 @@ def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, transposed: bool) ->
 
 
 def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
-    """Cycles of one K step over all of C: what a tile wastes at the edges counts.
+    """Cycles of one step of K over all of C, including what tiles waste at the edges.
 
-    Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
-    than one of A because it brings a whole vector. Turned, a wide tile costs more: it writes C in short pieces. Every
-    tile has to begin and to end, rows that do not fill a strip are copied first, and a narrower last panel takes code
-    of its own.
+    Two multiply-adds per cycle, of latency four; a load costs little in comparison, but not nothing, and one of B more
+    than one of A because it loads a whole vector. With SWAP, a wide tile costs more: it writes C in short pieces. Every
+    tile has a start and an end, rows that do not fill a strip are copied first, and a narrower last panel takes its own
+    code.
     """
 
     def tile(across: int) -> float:
@@ -212,11 +212,11 @@ def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, loa
 
 
 def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
-    """Configs for this product, the fastest by the model first; none where the model knows nothing of it."""
+    """Configs for this product, the fastest by the model first; none if the model does not cover it."""
     if min(gemm.m, gemm.n) > THIN and not _fits(gemm, cpu):
         return []
     alone = sorted(_configs(gemm, cpu), key=lambda config: cycles(gemm, cpu, config))
-    # The best of each kind before others of a kind: where the model errs, it is rarely by the size of a tile.
+    # The best of each kind first: when the model is wrong, it is rarely about the size of a tile.
     kinds = {(config["KIND"], config["SWAP"]): config for config in reversed(alone)}
     order = [*kinds.values(), *(config for config in alone[:_MORE] if config not in kinds.values())]
     shared = [_shared(gemm, cpu, config) for config in order]
@@ -225,18 +225,19 @@ def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
 
 
 def _is_modelled(gemm: Gemm, cpu: X86) -> bool:
-    """Whether the model has the best choice: for few rows or columns, and small products with a C that stays near."""
+    """Whether the model has the best choice: for few rows or columns, and small products with a C that stays in
+    cache."""
     least, results = min(gemm.m, gemm.n), gemm.batch * gemm.m * gemm.n * FLOAT
     return least <= THIN or (_fits(gemm, cpu) and (least <= _NARROW or results <= cpu.l2_bytes))
 
 
 def _fits(gemm: Gemm, cpu: X86) -> bool:
-    """Whether nothing of a product has to be brought into the cache while it runs."""
+    """Whether all matrices of a product stay in cache while it runs."""
     return (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * FLOAT <= cpu.l2_bytes // 4
 
 
 def cycles(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> float:
-    """Of the busiest thread."""
+    """Cycles of the busiest thread."""
     lanes, swap = cpu.vector_bytes // FLOAT, config["SWAP"]
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
     work = {"tiles": _tiles, "thin": _thin, "dot": _dot}[config["KIND"]]
@@ -254,19 +255,19 @@ def cycles(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> float:
         else:
             height = -(-height // threads)
     arithmetic = work(gemm, config, lanes, height, width, deep)
-    # What does not stay in L2 from call to call comes from beyond.
+    # Data that does not stay in L2 between calls is loaded from beyond it.
     touched = (height * deep + deep * width + height * width) * FLOAT * batch
     far = min(max(touched / cpu.l2_bytes - 0.5, 0.0) / 0.75, 1.0)
     beyond = far * touched / _FAR
-    if config.get("PACK_B") in ("none", "first"):  # from row to row of B: hardware does not see what comes next
+    if config.get("PACK_B") in ("none", "first"):  # row by row of B: hardware cannot predict what comes next
         beyond *= _ROW_BY_ROW
-    # Sums along K wait for what comes; others run ahead of it.
+    # Sums along K wait for loads; others run ahead.
     apart = 0.8 if config["KIND"] == "dot" else 0.25
     return _CALL + waking + max(batch * arithmetic, beyond) + apart * min(batch * arithmetic, beyond)
 
 
 def _step(rows: int, vectors: int) -> float:
-    """Two multiply-adds in a cycle, of latency four; loads cost little beside them, but not nothing."""
+    """Two multiply-adds per cycle, of latency four; loads cost little in comparison, but not nothing."""
     return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.06 * rows + 0.1 * vectors
 
 
@@ -315,7 +316,7 @@ def _dot(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: 
 
 
 def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
-    """On one thread: both ways round, all kinds that serve, tiles of all sizes."""
+    """On one thread: with and without SWAP, all applicable kinds, tiles of all sizes."""
     lanes = cpu.vector_bytes // FLOAT
     for swap in (False, True):
         height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
@@ -328,7 +329,7 @@ def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
             widths = [n for n in covering(BLOCK_N, width) if n <= (4096 if height <= 4 else 1024 // groups)]
             for vectors in (v for v in fitting if v <= 4 and rows * v <= THIN and v * lanes < width + lanes):
                 thin = {"KIND": "thin", "MR": rows, "NR": vectors, "NC": widths[-1], "UNROLL": 8}
-                # Rows that span pages the hardware fetches by itself.
+                # Rows that span pages are prefetched by hardware.
                 fetched = height > 1 and bytes_b > cpu.l2_bytes and width * FLOAT <= _PAGE
                 yield {**thin, "NEXT_BLOCK": fetched, **common}
         if height <= 2 * THIN and not b_along_n:
@@ -378,7 +379,7 @@ def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> 
 
 
 def _shared(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same on as many threads as pay, what is divided chosen too."""
+    """The same on as many threads as pay off, with the best dimension to divide."""
     height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)
     columns = config["NR"] * (1 if config["KIND"] == "dot" else cpu.vector_bytes // FLOAT)
     ways = [config]
@@ -390,7 +391,7 @@ def _shared(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> Mapping[str, Any
         divided += ["m"] if threads * config["MR"] < height + config["MR"] else []
         divided += ["k"] if threads * LEAST_SLICE <= gemm.k else []
         for part in divided:
-            # Slices of a long K are tasks enough for a thread that finds its core slowed down to do fewer of them.
+            # Slices of a long K are enough tasks for a thread on a slowed-down core to do fewer of them.
             pieces = gemm.k // max(LEAST_SLICE, _SLICE * min(gemm.m, gemm.n)) if part == "k" else 0
             tasks = max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
             ways.append({**config, "THREADS": threads, "PARTITION": part, "TASKS": tasks})

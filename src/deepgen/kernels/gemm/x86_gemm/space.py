@@ -1,4 +1,4 @@
-"""The space of the f32 GEMM on x86: knobs, and what they require of each other."""
+"""The space of the f32 GEMM on x86: its knobs and their constraints."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies, maximum, minimum, where
 from deepgen.targets import X86
 
-_FEW_STRIPS = 4  # of A, each of which passes over B once more
+_FEW_STRIPS = 4  # of A, each of which traverses B once more
 
 
 @dataclass(frozen=True)
 class _RegisterTile:
-    """The register tile, and the product that it runs over: transposed by SWAP, or as it is."""
+    """The register tile, and the product that it covers: transposed by SWAP, or not."""
 
     kind: Expr
     swap: Expr
@@ -79,7 +79,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: boo
     lanes, longest = cpu.vector_bytes // FLOAT, max(gemm.m, gemm.n)
     mc = s.knob("MC", covering(BLOCK_M, longest), when=tiled)
     nc = s.knob("NC", covering(BLOCK_N, longest), when=tiled | tile.thin)
-    # Few rows of an A that does not run along K are turned first.
+    # If A has few rows and is not contiguous along K, they are transposed first.
     kc = s.knob("KC", depths(gemm), when=tiled | ((tile.kind == "dot") & ~where(swap, *along_k(gemm))))
     pack_a = s.knob("PACK_A", ["none", "rows", "panels"], when=tiled)
     pack_b = s.knob("PACK_B", ["ahead", "none"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
@@ -168,31 +168,31 @@ def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile) -> None:
 FLOAT = 4  # bytes
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 VECTORS = (1, 2, 3, 4, 6, 8)
-THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
+THIN = 16  # rows of C up to which B is read once, at memory speed
 BLOCK_M = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
-NEXT = ("none", "l2", "l1")  # where the next matrix of a batch is asked into; places are the numbers of the macro
-WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
-_WORTH_HELP = 32 * WORTH_A_THREAD  # flops of a thread's part; in less time none falls behind so far that help pays
-LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
-SHORT = 64  # steps of K; in fewer a tile's part of C does not come in time
-_LOW = 64  # rows of C up to which a block of K may be short: the few passes over C that it takes are cheap
-_AHEAD_BYTES = 256 << 10  # of A and B in a task that gemm_fma.c still asks for all at once
+NEXT = ("none", "l2", "l1")  # cache into which the next matrix of a batch is prefetched; the index is the macro's value
+WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing about this many
+_WORTH_HELP = 32 * WORTH_A_THREAD  # flops of a thread's part; with fewer none falls behind so far that help pays off
+LEAST_SLICE = 256  # steps of K; with fewer, adding up slices costs more than it gains
+SHORT = 64  # steps of K; with fewer, a tile's part of C is not prefetched in time
+_LOW = 64  # rows of C up to which a block of K may be short: the few additional passes over C are cheap
+_AHEAD_BYTES = 256 << 10  # of A and B in a task that gemm_fma.c still prefetches all at once
 
 
 def along_k(gemm: Gemm) -> tuple[bool, bool]:
-    """Whether the left operand runs along K: transposed by SWAP, and as given."""
+    """Whether the left operand is contiguous along K: with SWAP, and without."""
     return gemm.layout[1] == "t", gemm.layout[0] == "n"
 
 
 def along_n(gemm: Gemm) -> tuple[bool, bool]:
-    """Whether the right operand runs along the columns of C: transposed by SWAP, and as given."""
+    """Whether the right operand is contiguous along the columns of C: with SWAP, and without."""
     return gemm.layout[0] == "t", gemm.layout[1] == "n"
 
 
 def may_be(kind: str, gemm: Gemm) -> bool:
-    """Whether C has few enough rows, or columns, beside an operand that such a kernel reads in place."""
+    """Whether C has few enough rows, or columns, and the other operand can be read in place by such a kernel."""
     most, read = (THIN, along_n(gemm)) if kind == "thin" else (_FEW_STRIPS * ROWS[-1], [not n for n in along_n(gemm)])
     return any(fits and height <= most for fits, height in zip(read, (gemm.n, gemm.m), strict=True))
 
@@ -202,12 +202,12 @@ def small(gemm: Gemm) -> bool:
 
 
 def up_to(values: Sequence[int], most: int) -> list[int]:
-    """The values that are not above the size they divide."""
+    """The values up to the size that they divide."""
     return [v for v in values if v <= most]
 
 
 def depths(gemm: Gemm) -> list[int]:
-    """Blocks of K: short ones only where C is low."""
+    """Sizes of blocks of K: short ones only if C has few rows."""
     return covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _LOW], gemm.k)
 
 
@@ -219,14 +219,14 @@ def tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
 
 
 def large_tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
-    """Those of them that are at least half of the largest, or a third where no strip is left with fewer rows."""
+    """Tiles of at least half the largest size, or a third if no strip with fewer rows remains."""
     allowed = tiles(cpu, height, width)
     full = max(r * v for r, v in allowed)
     return [(r, v) for r, v in allowed if (2 if height % r else 3) * r * v >= full]
 
 
 def most_block_bytes(cpu: X86) -> int:
-    """What a thread's share of L3 holds."""
+    """The bytes of a thread's share of L3."""
     return max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes)
 
 
@@ -237,15 +237,15 @@ def partitions(gemm: Gemm) -> list[str]:
 
 
 def _work(gemm: Gemm) -> int:
-    """Flops, and as many for each byte as could be done while it comes."""
+    """Flops, plus the flops that could be done while each byte is loaded."""
     return int(gemm.flops()) + 6 * gemm.least_bytes()
 
 
 def may_share(gemm: Gemm, threads: int) -> bool:
-    """Whether every thread has enough to do."""
+    """Whether every thread has enough work."""
     return threads * WORTH_A_THREAD <= _work(gemm)
 
 
 def worth_help(gemm: Gemm, threads: int, inner: str | None) -> bool:
-    """Whether a thread that is done should help the others, with strips of A that pass over their blocks of B."""
+    """Whether a thread that has finished should help the others with strips of A that pass over their blocks of B."""
     return inner == "b" and gemm.batch < threads and gemm.flops() >= _WORTH_HELP * threads > _WORTH_HELP

@@ -1,8 +1,8 @@
 """The register tiles of the f32 GEMM, in assembly: MR rows x NR vectors of C, over K.
 
-Compilers spend half of a kernel's build time on these unrolled loops, and then keep accumulators in registers only
-when forced to. Here every register is assigned: accumulators, a row of B, an element of A. `fma_tile.h` has the code
-around them, with a function for each.
+Compilers spend half of a kernel's build time on these unrolled loops, and then keep accumulators in registers only when
+forced to. Here every register is assigned: accumulators, a row of B, an element of A. `fma_tile.h` has the surrounding
+code, with a function for each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-# The fields of `tile_work` in fma_tile.h, eight bytes each, which come after the mask of the last vector.
+# The fields of `tile_work` in fma_tile.h, eight bytes each, after the mask of the last vector.
 _FIELDS = (
     *("a", "lda", "b", "ldb", "copy", "turns", "rest", "rows_left", "rows", "c", "to", "ldc"),
     *("at", "end", "gap", "ld", "far", "how", "sums", "scale"),
@@ -18,12 +18,12 @@ _FIELDS = (
 _MASK_BYTES = 32
 _WORK = "%rdi"
 _NOW = "%rax"  # iterations of the loop
-_FREE, _OTHER = "%rcx", "%rdx"  # for a moment
+_FREE, _OTHER = "%rcx", "%rdx"  # temporaries
 _REGISTERS = ("%rsi", "%r8", "%r9", "%r10", "%r11", "%r12", "%r13", "%r14", "%r15", "%rbx", "%rbp")
-_SAVED = frozenset(("%rbx", "%rbp", "%r12", "%r13", "%r14", "%r15"))  # where they are used: short loops feel it
-_ROWS = 5  # that one pointer reaches: at 0, 1, 2, 3 and 4 times the distance of two
+_SAVED = frozenset(("%rbx", "%rbp", "%r12", "%r13", "%r14", "%r15"))  # saved only if used: short loops benefit
+_ROWS = 5  # reached by one pointer: at 0, 1, 2, 3 and 4 times the distance between rows
 _LINE = 64  # bytes
-_PLAIN, _ADDED, _STREAMED = 0, 1, 2  # what becomes of the sums; any other number: they are left to the caller
+_PLAIN, _ADDED, _STREAMED = 0, 1, 2  # how sums are stored; with any other number, they are left to the caller
 
 
 def text(macros: Mapping[str, int], lanes: int) -> str:
@@ -48,10 +48,10 @@ class _Tile:
     lanes: int
     width: int  # vectors
     unroll: int
-    part: bool = False  # the last vector is not whole
-    copying: bool = False  # B is packed meanwhile
+    part: bool = False  # the last vector is partial
+    copying: bool = False  # B is packed at the same time
 
-    # --- where things are ---------------------------------------------------------------------------------------------
+    # --- register allocation ------------------------------------------------------------------------------------------
 
     def _is(self, name: str) -> bool:
         return bool(self.macros[name])
@@ -77,7 +77,7 @@ class _Tile:
         return self._is("NEXT") or self._is("NEXT_STRIP") or self._is("NEXT_BLOCK")
 
     def _places(self) -> dict[str, str]:
-        """What the loop has in registers, the most important first; what is left stays in memory."""
+        """What the loop keeps in registers, the most important first; the rest stays in memory."""
         pointers = -(-self._rows // _ROWS) if self._a_by_rows else 1
         names = [f"a{i}" for i in range(pointers)]
         if self._a_by_rows:
@@ -124,7 +124,7 @@ class _Tile:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _step(self, places: Mapping[str, str], u: int) -> Iterator[str]:
-        """A vector of B after the other, then each number of A times all of them."""
+        """Loads the vectors of B one by one, then multiplies each element of A with all of them."""
         b, columns = places["b"], self.macros["NR"] * self._vector
         fetch = self.copying and self._is("PACK_FETCH")
         if fetch:
@@ -155,7 +155,7 @@ class _Tile:
             yield f"addq {places['lda']}, {places['a0']}"
 
     def _advance(self, places: Mapping[str, str], steps: int) -> Iterator[str]:
-        """Past so many steps; pointers that go from row to row are there already."""
+        """Advances pointers by this many steps, except those that already advance from row to row."""
         columns = self.macros["NR"] * self._vector
         if self._a_by_rows or self._is("PACK_A"):
             bytes_of_a = 4 * (self._rows if self.macros["PACK_A"] == 2 else 1)
@@ -170,9 +170,9 @@ class _Tile:
             yield f"addq ${steps * columns}, {places['copy']}"
 
     def _iteration(self, places: Mapping[str, str]) -> Iterator[str]:
-        """The unrolled steps, and what is asked for meanwhile.
+        """The unrolled steps, and the prefetches between them.
 
-        A few lines at a time: many at once would keep those waiting that this tile needs.
+        A few lines at a time: many at once would delay loads that this tile needs.
         """
         if self._is("PREFETCH_A") and self._a_by_rows:
             ahead = self.macros["PREFETCH_A"]
@@ -188,7 +188,7 @@ class _Tile:
         yield from self._advance(places, self.unroll)
 
     def _pass(self, places: Mapping[str, str]) -> Iterator[str]:
-        """Past the lines that were asked for, and past a row's end to the next. Without a branch."""
+        """Advances past the prefetched lines and, at the end of a row, to the next row. Without a branch."""
         yield f"addq ${_LINE * self.macros['NEXT_LINES']}, {places['at']}"
         yield f"movq {places['end']}, {_FREE}"
         yield f"addq {places['gap']}, {_FREE}"
@@ -199,14 +199,14 @@ class _Tile:
         yield f"addq {_OTHER}, {places['end']}"
 
     def lines(self) -> Iterator[str]:
-        """The function."""
+        """The code of the function."""
         places, label = self._places(), f".L{self.name}_"
         yield from (f".type {self.name}, @function", ".p2align 4", f"{self.name}:")
         saved = [register for register in places.values() if register in _SAVED]
         yield from (f"pushq {register}" for register in saved)
         yield from self._begin(places)
         yield from (f"movq {_field('turns')}, {_NOW}", f"testq {_NOW}, {_NOW}", f"jle {label}rest")
-        if not self._is("SWAP"):  # C is asked for a row at a time: a turn after each, and after the last one the rest
+        if not self._is("SWAP"):  # C is prefetched a row at a time: one iteration after each, then the rest
             yield from (f"{label}row:", f"movq {_field('c')}, {_FREE}")
             yield from (f"prefetcht0 {j * self._vector}({_FREE})" for j in range(self.width))
             yield from (f"addq {_field('ldc')}, {_FREE}", f"movq {_FREE}, {_field('c')}")
@@ -241,10 +241,10 @@ class _Tile:
             yield from (f"vxorps {s}, {s}, {s}" for s in map(self._xmm, (self._sum(i, j) for j in range(self.width))))
 
     def _xmm(self, register: str) -> str:
-        """A register's lower part, with which the whole is zeroed, where it has a short form."""
+        """The lower part of a register, used to zero all of it, if it has a short encoding."""
         return register if int(register[4:]) > 15 else f"%x{register[2:]}"
 
-    # --- what becomes of the sums -------------------------------------------------------------------------------------
+    # --- storing the sums ---------------------------------------------------------------------------------------------
 
     def _put(self, label: str) -> Iterator[str]:
         ways = [] if self._is("SWAP") else [_PLAIN, *([] if self.part and self.lanes == 8 else [_ADDED])]

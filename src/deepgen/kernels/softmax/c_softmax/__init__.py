@@ -62,7 +62,7 @@ class CSoftmax:
 
 
 def _threads(softmax: Softmax, cpu: Cpu) -> list[int]:
-    """No more than there are rows: a row is one thread's."""
+    """At most one thread per row."""
     return [n for n in thread_counts(cpu.cores) if n <= softmax.rows]
 
 

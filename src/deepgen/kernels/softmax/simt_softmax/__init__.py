@@ -15,10 +15,10 @@ WIDEST = 16  # bytes of one load or store
 _TEAMS = (8, 16, 32, 64, 128, 256, 512, 1024)
 _ROWS = (1, 2, 4, 8, 16)
 _KEEPS = ("registers", "shared", "memory")
-_MOST_KEPT = 64  # registers of a thread for its columns
+_MOST_KEPT = 64  # registers of a thread for its part of a row
 _RESERVED = 24  # registers for everything else
-_USUAL_THREADS = 128  # of a block, where rows are short
-_USUAL_LOADS = 4  # of a thread
+_USUAL_THREADS = 128  # per block, if rows are short
+_USUAL_LOADS = 4  # per thread
 
 
 def softmax_space(name: str, softmax: Softmax, gpu: Gpu) -> Space:
@@ -36,24 +36,24 @@ def softmax_space(name: str, softmax: Softmax, gpu: Gpu) -> Space:
     sums = softmax.arithmetic.bytes
     items = s.derive("items", ceil_div(softmax.cols, team * width))
     held = items * width * (sums // 4)
-    # Compilers hold the address of each load.
+    # Compilers keep the address of each load in a register.
     needed = held + 2 * items + _RESERVED
     fits = all_of(held <= _MOST_KEPT, needed * threads <= gpu.registers_per_sm)
     s.require(implies(keep == "registers", fits), "a thread's columns fit in its registers")
-    # A reduction takes up to four numbers a thread.
+    # A reduction takes up to four numbers per thread.
     shared = (items * width + 4) * threads * sums
     s.require(implies(keep == "shared", shared <= gpu.shared_per_block), "a block's rows fit in shared memory")
     return s
 
 
 def choose(softmax: Softmax, gpu: Gpu) -> dict[str, Any]:
-    """A few loads of the widest kind a thread; columns are kept where they fit."""
+    """A few of the widest loads per thread; columns are kept wherever they fit."""
     space = softmax_space("default", softmax, gpu)
     return next(config for config in _candidates(softmax, gpu) if not space.explain(config))
 
 
 def _candidates(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """The last one is always admitted."""
+    """Candidates in order of preference; the last one always fits."""
     width = _widths(softmax)[-1]
     wanted = softmax.cols / (width * _USUAL_LOADS)
     fitting = [n for n in _TEAMS if n <= gpu.threads_per_block and (n >= wanted or n == gpu.threads_per_block)]
@@ -65,7 +65,7 @@ def _candidates(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
 
 
 def _widths(softmax: Softmax) -> list[int]:
-    """Whole loads must not cross the end of a row, and rows must begin aligned."""
+    """A load must not cross the end of a row, and rows must start aligned."""
     most = WIDEST // dtype(softmax.dtype).bytes
     return [n for n in (1, 2, 4, 8) if n <= most and softmax.cols % n == 0]
 
@@ -78,7 +78,8 @@ _MOST_THREADS_HIP = (1 << 32) - 1  # of a whole grid
 
 
 class SimtSoftmax:
-    """A team of threads a row, several rows a block, values kept or read again: any rows and columns, CUDA and HIP."""
+    """A team of threads per row, several rows per block, values kept or read again: any rows and columns, CUDA and
+    HIP."""
 
     name = "simt_softmax"
 
@@ -113,12 +114,13 @@ class SimtSoftmax:
 
 
 def _items(softmax: Softmax, config: Mapping[str, Any]) -> int:
-    """Packs of columns that a thread has."""
+    """Packs of columns per thread."""
     return -(-softmax.cols // int(config["TEAM"] * config["WIDTH"]))
 
 
 def _parts(team: int) -> int:
-    """As many as each of them has values to join, about: the first power of two whose square reaches the team."""
+    """About as many parts as each of them has values to combine: the first power of two whose square reaches the
+    team."""
     return 1 << (team.bit_length() // 2)
 
 
@@ -145,7 +147,7 @@ def _plan(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any]) -> LaunchPlan:
 
 
 def _requires(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any], reduction: int) -> tuple[tuple[str, str], ...]:
-    """`reduction`: bytes of shared memory beside what is kept there."""
+    """`reduction`: bytes of shared memory in addition to kept values."""
     team, rows, width = config["TEAM"], config["ROWS"], config["WIDTH"]
     threads = team * rows
     most_cols = {
