@@ -40,6 +40,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_gemm": f"{_KERNELS}.gemm.simt_gemm:SimtGemm",
         "c_softmax": f"{_KERNELS}.softmax.c_softmax:CSoftmax",
         "simt_softmax": f"{_KERNELS}.softmax.simt_softmax:SimtSoftmax",
+        "x86_amx_attention": f"{_KERNELS}.attention.x86_amx_attention:X86AmxAttention",
         "c_attention": f"{_KERNELS}.attention.c_attention:CAttention",
         "c_decode": f"{_KERNELS}.attention.c_attention:CDecode",
         "mma_decode": f"{_KERNELS}.attention.mma_decode:MmaDecode",
