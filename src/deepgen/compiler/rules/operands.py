@@ -119,7 +119,8 @@ def _of_tensor(
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
-    short = tensor in vectors.loaded and tile.columns * dtype(matches[0].dtype).bytes < _SHORT_RUN
+    run = None if tile.columns is None else tile.columns * dtype(matches[0].dtype).bytes
+    short = tensor in vectors.loaded and run is not None and run < _SHORT_RUN
     packed = BLOCK if tile.own and not single and not short else ONCE
     draft.choose(knob, IN_PLACE if single and wide is None and not tile.packed else packed, ways)
 

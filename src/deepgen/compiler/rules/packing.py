@@ -69,7 +69,8 @@ class RegisterTile:
     """A register tile of sums: `high` rows of `wide` vectors of `lanes` lanes.
 
     Defaults without a search: `packed`, whether the operand of the rows is packed; `own`, whether each block of tiles
-    reads panels that no other block reads, so that it packs them itself; `columns`, the number of its columns.
+    reads panels that no other block reads, so that it packs them itself; `columns`, the number of its columns if all
+    blocks read the same rows.
     """
 
     high: Extent
@@ -77,7 +78,7 @@ class RegisterTile:
     lanes: int
     packed: bool = False
     own: bool = False
-    columns: int = 0
+    columns: int | None = None
 
 
 def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:

@@ -235,7 +235,7 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     draft.require(times([covered(extents[rows], tall), tall]) == extents[rows], f"tiles divide {rows}")
 
     usual = {to[along]: usual_across * by.lanes, to[rows]: usual_down * counts[-1]}
-    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=False)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=None)
     registers: dict[str, tuple[Extent, ...]] = {to[rows]: (down, high), to[along]: (across, by.lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True, whole=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -85,15 +85,16 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
 
     usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
-    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=True)
+    separate = separate_panels(sums, vectors, to)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=separate)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along, (wide, lanes))
     _tile_sums(draft, sums, vectors)
     draft.finish(sums.name, consumer.name)
-    own = own_panels(consumer, to[along], usual, sizes)
-    columns = usual[to[along]] * sizes[to[along]]
+    own = own_panels(consumer, {to[along], *separate}, usual, sizes)
+    columns = usual[to[along]] * sizes[to[along]] if not separate else None
     stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own, columns))
     steps = prod(axis.extent for axis in sums.reduced)
     scattered = 0 if to[along] == consumer.axes[-1].name else _SCATTERED / steps
@@ -122,7 +123,7 @@ def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
 
 
 def block_sizes(
-    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: bool
+    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: Set[str] | None
 ) -> dict[str, int]:
     """How many tiles along each axis of the consumer a block has by default; `own` as in `usual_blocks`."""
     kept = vectors.by.dot.right if vectors.by else sums.dtype
@@ -138,9 +139,22 @@ def bytes_of(stage: Stage) -> int:
     return prod(axis.extent for axis in stage.axes) * dtype(stage.dtype).bytes
 
 
-def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
-    """Whether blocks of these sizes cover all other axes than this one completely."""
-    others = [axis for axis in consumer.axes if axis.name != along]
+def separate_panels(sums: Stage, vectors: Vectors, to: Mapping[str, str]) -> frozenset[str]:
+    """The consumer's axes along which each place has panels of its own, such as the images of a batch."""
+    panels = [read for read in reads(sums.value) if read.tensor in (*vectors.loaded, *vectors.packed)]
+    return frozenset(
+        to[axis.name]
+        for axis in sums.axes
+        if panels
+        and axis.extent > 1
+        and axis.name != vectors.axis
+        and all(axis.name in map(facts.plain, read.indices) for read in panels)
+    )
+
+
+def own_panels(consumer: Stage, apart: Set[str], tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether blocks of these sizes cover all axes but these completely."""
+    others = [axis for axis in consumer.axes if axis.name not in apart]
     return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
 
 

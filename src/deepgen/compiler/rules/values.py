@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -78,16 +78,17 @@ def usual_blocks(
     panels: str | None,
     column: int,
     *,
-    own: bool = False,
+    own: Set[str] | None = None,
     most: int | None = None,
 ) -> dict[str, int]:
     """How many tiles of each axis a block has. `most` is the limit on its results if it copies its part of a stage.
 
     `column` bytes are read for each element of the axis `panels`: a block of panels stays in L2, and as many tiles as
-    possible of the last other axis pass over it, as long as every thread has several blocks. With `own`, if there are
-    enough blocks of panels alone for all threads, all tiles pass over one block: each thread has panels of its own, and
-    each panel is loaded into the cache once. (Products in AMX tiles were slower that way: they read all of the other
-    operand for few columns.)
+    possible of the last other axis pass over it, as long as every thread has several blocks. With `own`, the axes along
+    which each place has panels of its own, such as a batch: if there are enough blocks of panels alone for all threads,
+    all tiles of the other axes pass over one block. Then each thread has panels of its own, and each panel is loaded
+    into the cache once. (Products in AMX tiles were slower that way: they read all of the other operand for few
+    columns.)
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
@@ -98,9 +99,12 @@ def usual_blocks(
         whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows of the copied stage
         sizes = sorted(b for b in whole if b <= room)
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
-        enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
-        if own and most is None and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
-            return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
+        if own is not None and most is None:
+            separate = prod(pieces[axis] for axis in own)
+            enough = [b for b in fitting if pieces[panels] // b * separate >= _OWN_TASKS * cpu.cores]
+            if enough and all(pieces[axis] == 1 or axis in tiles for axis in others if axis not in own):
+                whole_others = {axis: 1 if axis in own else pieces[axis] for axis in others}
+                return {**whole_others, panels: max(enough)}
         out[panels] = max(fitting)
     for axis in reversed(others):
         around = prod(pieces[a] // out[a] for a in extents if a != axis)
