@@ -12,7 +12,7 @@ from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.operands import fits_panels, of_blocks, stage_operands
 from deepgen.compiler.rules.packing import RegisterTile
 from deepgen.compiler.rules.template import Extent, covered, plus, times
-from deepgen.compiler.rules.values import ROWS, VECTORS, blocks, register_tile, unrolls, up_to, usual_blocks
+from deepgen.compiler.rules.values import ROWS, VECTORS, Panels, blocks, register_tile, unrolls, up_to, usual_blocks
 from deepgen.compiler.rules.vectors import Vectors, along_results, contiguous
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
@@ -23,7 +23,8 @@ _WORTH_PACKING = 0.95  # of the cycles with rows that are read in place
 NO_SUMS = "it takes over no reduction place by place"
 _SHORT, _SHORT_ALONE = 4, 8  # iterations that are fully unrolled by default; the latter for sums over a filter alone
 _FILTER = 64  # most products of a sum over a filter alone, as in depthwise convolutions
-_SCATTERED = 2  # cycles for a result that is stored separately
+_SCATTERED, _PAGES = 2, 5  # cycles for a result that is stored separately; if each is in another page of memory
+_PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -85,20 +86,28 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
 
     usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
-    separate = separate_panels(sums, vectors, to)
-    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=separate)
+    panels = panels_of(sums, vectors, to)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=panels)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along, (wide, lanes))
     _tile_sums(draft, sums, vectors)
     draft.finish(sums.name, consumer.name)
-    own = own_panels(consumer, {to[along], *separate}, usual, sizes)
-    columns = usual[to[along]] * sizes[to[along]] if not separate else None
+    own = panels.whole and own_panels(consumer, {to[along], *panels.apart}, usual, sizes)
+    columns = usual[to[along]] * sizes[to[along]] if not panels.apart else None
     stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own, columns))
     steps = prod(axis.extent for axis in sums.reduced)
-    scattered = 0 if to[along] == consumer.axes[-1].name else _SCATTERED / steps
-    return cycles / (extents.get(rows or "", 1) * extents[along]) + scattered
+    return cycles / (extents.get(rows or "", 1) * extents[along]) + _scattered(consumer, to[along]) / steps
+
+
+def _scattered(consumer: Stage, along: str) -> int:
+    """Cycles for storing a result, with vectors along this axis."""
+    inner = consumer.axes[[axis.name for axis in consumer.axes].index(along) + 1 :]
+    if not inner:
+        return 0
+    distance = prod(axis.extent for axis in inner) * dtype(consumer.dtype).bytes
+    return _SCATTERED if distance < _PAGE else _PAGES
 
 
 def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
@@ -123,7 +132,7 @@ def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
 
 
 def block_sizes(
-    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: Set[str] | None
+    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: Panels | None
 ) -> dict[str, int]:
     """How many tiles along each axis of the consumer a block has by default; `own` as in `usual_blocks`."""
     kept = vectors.by.dot.right if vectors.by else sums.dtype
@@ -139,16 +148,15 @@ def bytes_of(stage: Stage) -> int:
     return prod(axis.extent for axis in stage.axes) * dtype(stage.dtype).bytes
 
 
-def separate_panels(sums: Stage, vectors: Vectors, to: Mapping[str, str]) -> frozenset[str]:
-    """The consumer's axes along which each place has panels of its own, such as the images of a batch."""
+def panels_of(sums: Stage, vectors: Vectors, to: Mapping[str, str]) -> Panels:
+    """The panels of the operands along which vectors run; `to` maps axes of the sums to the consumer's."""
     panels = [read for read in reads(sums.value) if read.tensor in (*vectors.loaded, *vectors.packed)]
-    return frozenset(
-        to[axis.name]
-        for axis in sums.axes
-        if panels
-        and axis.extent > 1
-        and axis.name != vectors.axis
-        and all(axis.name in map(facts.plain, read.indices) for read in panels)
+    plain = [{*map(facts.plain, read.indices)} for read in panels]
+    alone: set[str | None] = set.intersection(*plain) if plain else set()
+    return Panels(
+        frozenset(to[axis.name] for axis in sums.axes if axis.extent > 1 and axis.name in alone - {vectors.axis}),
+        vectors.axis in alone,
+        prod(axis.extent for axis in sums.reduced if axis.name in alone) * dtype(sums.dtype).bytes,
     )
 
 

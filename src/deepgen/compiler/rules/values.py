@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -71,6 +71,15 @@ def register_tile(
     return min((cost, *tile) for tile, cost in costs.items())
 
 
+@dataclass(frozen=True)
+class Panels:
+    """What blocks of results read of the operand along which vectors run."""
+
+    apart: frozenset[str]  # axes along which each place has panels of its own, such as the images of a batch
+    whole: bool  # neighbouring panels share nothing, as they do where windows overlap
+    column: int  # bytes of a panel's column that the next one does not share
+
+
 def usual_blocks(
     cpu: Cpu,
     extents: Mapping[str, int],
@@ -78,17 +87,16 @@ def usual_blocks(
     panels: str | None,
     column: int,
     *,
-    own: Set[str] | None = None,
+    own: Panels | None = None,
     most: int | None = None,
 ) -> dict[str, int]:
     """How many tiles of each axis a block has. `most` is the limit on its results if it copies its part of a stage.
 
     `column` bytes are read for each element of the axis `panels`: a block of panels stays in L2, and as many tiles as
-    possible of the last other axis pass over it, as long as every thread has several blocks. With `own`, the axes along
-    which each place has panels of its own, such as a batch: if there are enough blocks of panels alone for all threads,
-    all tiles of the other axes pass over one block. Then each thread has panels of its own, and each panel is loaded
-    into the cache once. (Products in AMX tiles were slower that way: they read all of the other operand for few
-    columns.)
+    possible of the last other axis pass over it, as long as every thread has several blocks. With `own`, if there are
+    enough blocks of panels alone for all threads, all tiles pass over one block: each thread has panels of its own, and
+    each panel is loaded into the cache once. (Products in AMX tiles were slower that way: they read all of the other
+    operand for few columns.) Otherwise a block has no more panels than L2 holds.
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
@@ -99,28 +107,32 @@ def usual_blocks(
         whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows of the copied stage
         sizes = sorted(b for b in whole if b <= room)
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
-        if own is not None and most is None:
-            separate = prod(pieces[axis] for axis in own)
+        if own is not None and own.whole and most is None:
+            separate = prod(pieces[axis] for axis in own.apart)
             enough = [b for b in fitting if pieces[panels] // b * separate >= _OWN_TASKS * cpu.cores]
-            if enough and all(pieces[axis] == 1 or axis in tiles for axis in others if axis not in own):
-                whole_others = {axis: 1 if axis in own else pieces[axis] for axis in others}
-                return {**whole_others, panels: max(enough)}
+            if enough and all(pieces[axis] == 1 or axis in tiles for axis in others if axis not in own.apart):
+                rest_of_block = {axis: 1 if axis in own.apart else pieces[axis] for axis in others}
+                return {**rest_of_block, panels: max(enough)}
         out[panels] = max(fitting)
     for axis in reversed(others):
+        limit = pieces[axis]
+        if own is not None and panels is not None and axis in own.apart:
+            width = min(out[panels] * tiles[panels], extents[panels]) * own.column
+            limit = cpu.l2_bytes // 2 // max(1, width * prod(out[a] for a in own.apart))
         around = prod(pieces[a] // out[a] for a in extents if a != axis)
         results = prod(min(out[a] * tiles.get(a, 1), extents[a]) for a in extents)
         fitting_blocks = [
             b
             for b in _whole(pieces[axis], axis in tiles)
-            if around * pieces[axis] // b >= _TASKS * cpu.cores and (most is None or results * b <= most)
+            if b <= limit and around * pieces[axis] // b >= _TASKS * cpu.cores and (most is None or results * b <= most)
         ]
         out[axis] = max(fitting_blocks, default=1)
     return out
 
 
 def _whole(pieces: int, tiled: bool) -> list[int]:
-    """Block sizes that leave no partial block."""
-    return [size for size in blocks(pieces, tiled) if pieces % size == 0]
+    """Block sizes that leave no partial block, all tiles of an axis included."""
+    return sorted({size for size in (*blocks(pieces, tiled), *([pieces] if tiled else [])) if pieces % size == 0})
 
 
 def usual_threads(cpu: Cpu, operations: int) -> int:
