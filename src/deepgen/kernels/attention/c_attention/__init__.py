@@ -165,6 +165,8 @@ def refused(operator: Operator, target: Target) -> str | None:
         return "it supports CPUs only"
     if not isinstance(operator, Attention):
         return "it supports attention only"
+    if operator.lengths:
+        return "it supports batches that all have as many keys"
     if operator.dtype not in _FORMATS:
         return "it computes f32 and bf16"
     if max(operator.width, operator.v_width) > _WIDEST:

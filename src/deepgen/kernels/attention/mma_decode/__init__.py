@@ -43,6 +43,8 @@ class MmaDecode:
             return f"it supports heads whose width is a multiple of {_PRODUCT}, up to {_WIDEST}"
         if rows_of(operator) > _MOST_ROWS:
             return f"it supports few queries: SQ times the heads that share one of K is at most {_MOST_ROWS}"
+        if operator.lengths:
+            return "it supports batches that all have as many keys, not lengths or pages"
         if operator.keys > _LONG:
             return "it has 32-bit indices of keys"
         return None
