@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deepgen.operators import Attention
 from deepgen.vocabulary import Arg, ScalarArg, TensorArg
 
@@ -16,6 +18,36 @@ def option_arguments(attention: Attention) -> tuple[Arg, ...]:
     bias, *rest = (TensorArg(name) if holds else ScalarArg("i64", 0) for name, holds in named.items())
     strides = (ScalarArg("i64", f"stride_bias_{place}" if attention.bias else 0) for place in range(4))
     return (bias, *strides, *rest)
+
+
+def length_arguments(attention: Attention) -> tuple[Arg, ...]:
+    """Lengths of batches, the table of pages and its rows' stride: after all others, where there are lengths."""
+    if not attention.lengths:
+        return ()
+    stride = ScalarArg("i64", "stride_pages_0" if attention.page else 0)
+    return (TensorArg("lengths"), TensorArg("pages") if attention.page else ScalarArg("i64", 0), stride)
+
+
+def resolved(text: str, words: Mapping[str, bool]) -> str:
+    """A source in which each `#if WORD` of these is decided, so that kernels without it have no trace of it."""
+    lines: list[str] = []
+    taken: list[bool | None] = []  # of the conditions around a line; None: the compiler decides
+    for line in text.splitlines(keepends=True):
+        directive, word = [*line.split(), "", ""][:2]
+        if directive in ("#if", "#ifdef", "#ifndef"):
+            taken.append(words.get(word) if directive == "#if" else None)
+            if taken[-1] is not None:
+                continue
+        elif directive in ("#else", "#endif") and taken[-1] is not None:
+            taken[-1:] = [] if directive == "#endif" else [not taken[-1]]
+            continue
+        elif directive == "#endif":
+            taken.pop()
+            lines.append(line) if False not in taken else None
+            continue
+        if False not in taken:
+            lines.append(line)
+    return "".join(lines)
 
 
 def strides_of(attention: Attention, name: str) -> tuple[str, str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.attention import option_arguments, option_macros, rows_of, strides_of
+from deepgen.kernels.attention import length_arguments, option_arguments, option_macros, resolved, rows_of, strides_of
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, Operator
@@ -35,7 +36,10 @@ class CAttention:
     name = "c_attention"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return refused(operator, target)
+        if (reason := refused(operator, target)) is not None:
+            return reason
+        attention, _ = served(operator, target, Attention, Cpu)
+        return "it reads keys that lie in rows, not in pages" if attention.page else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
         return Rank.YIELDS if few(*served(operator, target, Attention, Cpu)) else Rank.SPECIALISED
@@ -117,7 +121,8 @@ class CDecode:
         wide = lanes(cpu)
         d, dv = (ceil(width / wide) * wide for width in (attention.width, attention.v_width))
         part = _lines(rows * (dv + 2))
-        room = part + _lines(rows * (d + keys + 1))
+        runs = keys // min(keys, attention.page) if attention.page else 0  # K's and V's: eight bytes each
+        room = part + _lines(4 * runs + rows * (d + keys + 1))
         parts = f" + B * HK * ceil_div(SQ * (H // HK), {rows}) * {splits * 4 * part}" if splits > 1 else ""
         memory = f"{config['THREADS']} * {4 * room}{parts}"
         return kernel(self.name, (__name__, "decode.c"), attention, cpu, config, memory)
@@ -165,8 +170,6 @@ def refused(operator: Operator, target: Target) -> str | None:
         return "it supports CPUs only"
     if not isinstance(operator, Attention):
         return "it supports attention only"
-    if operator.lengths:
-        return "it supports batches that all have as many keys"
     if operator.dtype not in _FORMATS:
         return "it computes f32 and bf16"
     if max(operator.width, operator.v_width) > _WIDEST:
@@ -196,12 +199,15 @@ def kernel(family: str, file: tuple[str, str], attention: Attention, cpu: Cpu, o
         "WINDOW": int(attention.window > 0),
         "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
+        **({"PAGE": attention.page} if attention.page else {}),
     }
     files = (
         *sources(package, (name, *_SHARED)),
         *sources("deepgen.kernels.attention", ("on_processors.h",)),
         *sources("deepgen.kernels.softmax.c_softmax", ("numbers.h",)),
     )
+    words = {"LENGTHS": attention.lengths, "PAGE": attention.page > 0}
+    files = tuple(replace(file, text=resolved(file.text, words)) for file in files)
     return Kernel(family, "c", files, ("-std=gnu11", "-pthread", *defines(macros)), _plan(attention, own, memory))
 
 
@@ -215,6 +221,7 @@ def _plan(attention: Attention, own: Mapping[str, Any], memory: str) -> LaunchPl
         *(ScalarArg("f32", number) for number in ("scale", "softcap")),
         *option_arguments(attention),
         ScalarArg("i32", own["THREADS"]),
+        *length_arguments(attention),
     )
     requires = (
         (f"D == {attention.width}", f"a width of {attention.width}"),

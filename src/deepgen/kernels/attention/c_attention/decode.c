@@ -10,12 +10,24 @@
 #define V_WIDE (VECTORS(DV) * LANES)
 #define BESIDE 4  // rows, and vectors of columns beside them, whose sums are in registers
 
+#if PAGE
+// Keys that are taken together and lie side by side. Where each such run of them begins is noted for K and for V, as if
+// all keys lay in rows from the first one on.
+#define RUN (PAGE < KEYS ? PAGE : KEYS)
+typedef struct {
+    long k[KEYS / RUN], v[KEYS / RUN];
+} places;
+
+#endif
 // What rows have of a part of the keys, and what a thread works with.
 typedef struct {
     num sums[ROWS][V_WIDE], most[ROWS], total[ROWS];
 } __attribute__((aligned(64))) part;
 typedef struct {
     part own;
+#if PAGE
+    places runs;
+#endif
     num q[ROWS][WIDE], scores[ROWS][KEYS], by[ROWS];
 } __attribute__((aligned(64))) room;
 
@@ -53,11 +65,24 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
     }
 }
 
+#if PAGE
+ALONE static void score_run(room *r, long rows, const stored *k, long row, long count, num *to) {
+    long i = 0;
+    for (; i + LANES <= count; i += LANES) score_some(r, rows, k + i * row, row, LANES, to + i);
+    if (i < count) score_some(r, rows, k + i * row, row, count - i, to + i);
+}
+
+static void score(room *r, long rows, const stored *k, long row, long count) {
+    for (long i = 0; i < count; i += RUN)
+        score_run(r, rows, k + r->runs.k[i / RUN] + i * row, row, least(RUN, count - i), r->scores[0] + i);
+}
+#else
 ALONE static void score(room *r, long rows, const stored *k, long row, long count) {
     long i = 0;
     for (; i + LANES <= count; i += LANES) score_some(r, rows, k + i * row, row, LANES, r->scores[0] + i);
     if (i < count) score_some(r, rows, k + i * row, row, count - i, r->scores[0] + i);
 }
+#endif
 
 // Scores of keys from `first` on become weights; what has been added up so far is to be scaled by `by`.
 ALONE static void weigh(const job *j, room *r, long row, const place *at, long first, long count) {
@@ -96,7 +121,15 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     vec sums[BESIDE][BESIDE];
     UNROLLED EACH(rows, i) UNROLLED EACH(vectors, u)
         sums[i][u] = get(r->own.sums[row + i] + c + u * LANES) * r->by[row + i];
+#if PAGE
+    const stored *from = v;
+    for (long run = 0; run < count; run += RUN) {
+    v = from + r->runs.v[run / RUN];
+    long end = least(run + RUN, count);
+    for (long key = run; key < end; key++) {
+#else
     for (long key = 0; key < count; key++) {
+#endif
         vec right[BESIDE];
         UNROLLED EACH(vectors, u) right[u] = get_part(v + key * v_row + c + u * LANES, DV - c - u * LANES);
         UNROLLED EACH(rows, i) {
@@ -104,6 +137,9 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
             UNROLLED EACH(vectors, u) sums[i][u] += left * right[u];
         }
     }
+#if PAGE
+    }
+#endif
     UNROLLED EACH(rows, i) UNROLLED EACH(vectors, u) put(r->own.sums[row + i] + c + u * LANES, sums[i][u]);
 }
 
@@ -141,7 +177,21 @@ ALONE static void finish(const job *j, const part *parts, long count, const plac
     }
 }
 
+#if PAGE
+static void note(const job *j, room *r, long first, long count) {
+    for (long i = 0; i < count; i += RUN) {
+        long page = j->pages[(first + i) / PAGE], row = (first + i) % PAGE - i;
+        r->runs.k[i / RUN] = page * j->k_batch + row * j->k_row;
+        r->runs.v[i / RUN] = page * j->v_batch + row * j->v_row;
+    }
+}
+
+#endif
 static void tile(const job *j, room *r, const place *at) {
+#if LENGTHS
+    const job own = of_batch(j, at->batch);
+    j = &own;
+#endif
     for (long row = 0; row < at->rows; row++) {
         const stored *q =
             j->q + at->batch * j->q_batch + head_of(j, at, row) * j->q_head + query_of(j, at, row) * j->q_row;
@@ -149,6 +199,18 @@ static void tile(const job *j, room *r, const place *at) {
         r->own.most[row] = LOWEST, r->own.total[row] = 0;
     }
     memset(r->own.sums, 0, sizeof r->own.sums);
+#if PAGE  // every part begins with a run
+    long begin = low(j, 0) / RUN * RUN, seen = most_of(0, high(j, j->queries - 1) - begin);
+    long end = begin + (at->part + 1 < SPLITS ? seen * (at->part + 1) / SPLITS / RUN * RUN : seen);
+    const stored *k = j->k + at->group * j->k_head, *v = j->v + at->group * j->v_head;
+    for (long first = begin + seen * at->part / SPLITS / RUN * RUN; first < end; first += KEYS) {
+        long count = least(KEYS, end - first);
+        note(j, r, first, count);
+        score(r, at->rows, k, j->k_row, count);
+        for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
+        add(r, at->rows, v, j->v_row, count);
+    }
+#else
     long begin = low(j, 0), seen = most_of(0, high(j, j->queries - 1) - begin);
     long end = begin + seen * (at->part + 1) / SPLITS;
     const stored *k = j->k + at->batch * j->k_batch + at->group * j->k_head;
@@ -159,6 +221,7 @@ static void tile(const job *j, room *r, const place *at) {
         for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
         add(r, at->rows, v + first * j->v_row, j->v_row, count);
     }
+#endif
 }
 
 static inline part *parts_of(job *j) { return (part *)((room *)j->memory + j->threads); }
@@ -187,8 +250,14 @@ static void join(void *given, int thread) {
     }
 }
 
+#if LENGTHS
+void deepgen_attention(PARAMETERS, MORE_PARAMETERS) {
+    job j = JOB;
+    j.lengths = lengths, j.pages = pages, j.pages_row = pages_row;
+#else
 void deepgen_attention(PARAMETERS) {
     job j = JOB;
+#endif
     pool_run(threads, draw, &j);
     if (SPLITS > 1) pool_run(threads, join, &j);
 }
