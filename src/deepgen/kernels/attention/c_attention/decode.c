@@ -66,6 +66,16 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
 }
 
 #if PAGE
+#ifndef AHEAD
+#define AHEAD 4
+#define HINT 3
+#endif
+// Processors that fetch what lies after what is read do not know the next page.
+ALWAYS void ahead(const stored *from, long row, const long width) {
+    for (long i = 0; i < AHEAD; i++)
+        for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + i * row + c, 0, HINT);
+}
+
 ALONE static void score_run(room *r, long rows, const stored *k, long row, long count, num *to) {
     long i = 0;
     for (; i + LANES <= count; i += LANES) score_some(r, rows, k + i * row, row, LANES, to + i);
@@ -73,8 +83,10 @@ ALONE static void score_run(room *r, long rows, const stored *k, long row, long 
 }
 
 static void score(room *r, long rows, const stored *k, long row, long count) {
-    for (long i = 0; i < count; i += RUN)
+    for (long i = 0; i < count; i += RUN) {
+        if (i + RUN < count) ahead(k + r->runs.k[i / RUN + 1] + (i + RUN) * row, row, D);
         score_run(r, rows, k + r->runs.k[i / RUN] + i * row, row, least(RUN, count - i), r->scores[0] + i);
+    }
 }
 #else
 ALONE static void score(room *r, long rows, const stored *k, long row, long count) {
@@ -126,6 +138,7 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     for (long run = 0; run < count; run += RUN) {
     v = from + r->runs.v[run / RUN];
     long end = least(run + RUN, count);
+    if (row == 0 && end < count) ahead(from + r->runs.v[run / RUN + 1] + end * v_row + c, v_row, vectors * LANES);
     for (long key = run; key < end; key++) {
 #else
     for (long key = 0; key < count; key++) {
@@ -206,8 +219,14 @@ static void tile(const job *j, room *r, const place *at) {
     for (long first = begin + seen * at->part / SPLITS / RUN * RUN; first < end; first += KEYS) {
         long count = least(KEYS, end - first);
         note(j, r, first, count);
+#if MORE & 1
+        ahead(v + r->runs.v[0], j->v_row, DV);
+#endif
         score(r, at->rows, k, j->k_row, count);
         for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
+#if MORE & 2
+        if (first + KEYS < end) ahead(k + j->pages[(first+KEYS) / PAGE] * j->k_batch + (first+KEYS)%PAGE * j->k_row, j->k_row, D);
+#endif
         add(r, at->rows, v, j->v_row, count);
     }
 #else
