@@ -29,25 +29,22 @@ def length_arguments(attention: Attention) -> tuple[Arg, ...]:
 
 
 def resolved(text: str, words: Mapping[str, bool]) -> str:
-    """A source in which each `#if WORD` of these is decided, so that kernels without it have no trace of it."""
-    lines: list[str] = []
-    taken: list[bool | None] = []  # of the conditions around a line; None: the compiler decides
+    """A source in which each `#if WORD` of these is decided: a kernel has no trace of what it does not use."""
+    kept: list[str] = []
+    around: list[bool | None] = []  # what is decided of the conditions around a line; None: the compiler decides
     for line in text.splitlines(keepends=True):
         directive, word = [*line.split(), "", ""][:2]
-        if directive in ("#if", "#ifdef", "#ifndef"):
-            taken.append(words.get(word) if directive == "#if" else None)
-            if taken[-1] is not None:
-                continue
-        elif directive in ("#else", "#endif") and taken[-1] is not None:
-            taken[-1:] = [] if directive == "#endif" else [not taken[-1]]
-            continue
+        last: bool | None = None
+        if directive.startswith("#if"):
+            last = words.get(word) if directive == "#if" else None
+            around.append(last)
         elif directive == "#endif":
-            taken.pop()
-            lines.append(line) if False not in taken else None
-            continue
-        if False not in taken:
-            lines.append(line)
-    return "".join(lines)
+            last = around.pop()
+        elif directive == "#else" and (last := around[-1]) is not None:
+            around[-1] = not last
+        if last is None and False not in around:
+            kept.append(line)
+    return "".join(kept)
 
 
 def strides_of(attention: Attention, name: str) -> tuple[str, str, str]:

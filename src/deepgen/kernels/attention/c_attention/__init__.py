@@ -121,8 +121,8 @@ class CDecode:
         wide = lanes(cpu)
         d, dv = (ceil(width / wide) * wide for width in (attention.width, attention.v_width))
         part = _lines(rows * (dv + 2))
-        runs = keys // min(keys, attention.page) if attention.page else 0  # K's and V's: eight bytes each
-        room = part + _lines(4 * runs + rows * (d + keys + 1))
+        runs = 6 * (keys // min(keys, attention.page)) + 4 if attention.page else 0  # in four bytes each
+        room = part + _lines(runs + rows * (d + keys + 1))
         parts = f" + B * HK * ceil_div(SQ * (H // HK), {rows}) * {splits * 4 * part}" if splits > 1 else ""
         memory = f"{config['THREADS']} * {4 * room}{parts}"
         return kernel(self.name, (__name__, "decode.c"), attention, cpu, config, memory)

@@ -11,12 +11,12 @@
 #define BESIDE 4  // rows, and vectors of columns beside them, whose sums are in registers
 
 #if PAGE
-// Keys that are taken together and lie side by side. Where each such run of them begins is noted for K and for V, as if
-// all keys lay in rows from the first one on.
+// Keys of a block that lie side by side, and the first row of each such run: of K, of V, and of K in the block after it.
 #define RUN (PAGE < KEYS ? PAGE : KEYS)
 typedef struct {
-    long k[KEYS / RUN], v[KEYS / RUN];
-} places;
+    const stored *k[KEYS / RUN], *v[KEYS / RUN], *next[KEYS / RUN];
+    long k_row, v_row;
+} runs;
 
 #endif
 // What rows have of a part of the keys, and what a thread works with.
@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     part own;
 #if PAGE
-    places runs;
+    runs of;
 #endif
     num q[ROWS][WIDE], scores[ROWS][KEYS], by[ROWS];
 } __attribute__((aligned(64))) room;
@@ -66,27 +66,30 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
 }
 
 #if PAGE
-#ifndef AHEAD
-#define AHEAD 4
-#define HINT 3
-#endif
-// Processors that fetch what lies after what is read do not know the next page.
-ALWAYS void ahead(const stored *from, long row, const long width) {
-    for (long i = 0; i < AHEAD; i++)
-        for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + i * row + c, 0, HINT);
+// Processors that fetch ahead do not see where the next page is, and would wait at each: rows that are read later.
+ALWAYS void fetch(const stored *from, long row, long count, const long width) {
+    for (long i = 0; i < count; i++)
+        for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + i * row + c, 0, 2);
 }
 
-ALONE static void score_run(room *r, long rows, const stored *k, long row, long count, num *to) {
+// Beside each row's scores a share of the values is fetched.
+ALONE static void score_run(room *r, long rows, const stored *k, const stored *v, long count, num *to) {
+    const long row = r->of.k_row, v_row = r->of.v_row;
     long i = 0;
-    for (; i + LANES <= count; i += LANES) score_some(r, rows, k + i * row, row, LANES, to + i);
+    for (; i + LANES <= count; i += LANES)
+        for (long q = 0; q < rows; q++) {
+            long begin = q * LANES / ROWS, end = (q + 1) * LANES / ROWS;
+            fetch(v + (i + begin) * v_row, v_row, end - begin, DV);
+            vec t[LANES];
+            UNROLLED EACH(LANES, e) t[e] = multiplied(r->q[q], k + (i + e) * row);
+            put(to + q * KEYS + i, sums_of(t));
+        }
     if (i < count) score_some(r, rows, k + i * row, row, count - i, to + i);
 }
 
-static void score(room *r, long rows, const stored *k, long row, long count) {
-    for (long i = 0; i < count; i += RUN) {
-        if (i + RUN < count) ahead(k + r->runs.k[i / RUN + 1] + (i + RUN) * row, row, D);
-        score_run(r, rows, k + r->runs.k[i / RUN] + i * row, row, least(RUN, count - i), r->scores[0] + i);
-    }
+static void score(room *r, long rows, long count) {
+    for (long i = 0; i < count; i += RUN)
+        score_run(r, rows, r->of.k[i / RUN], r->of.v[i / RUN], least(RUN, count - i), r->scores[0] + i);
 }
 #else
 ALONE static void score(room *r, long rows, const stored *k, long row, long count) {
@@ -134,12 +137,10 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     UNROLLED EACH(rows, i) UNROLLED EACH(vectors, u)
         sums[i][u] = get(r->own.sums[row + i] + c + u * LANES) * r->by[row + i];
 #if PAGE
-    const stored *from = v;
-    for (long run = 0; run < count; run += RUN) {
-    v = from + r->runs.v[run / RUN];
-    long end = least(run + RUN, count);
-    if (row == 0 && end < count) ahead(from + r->runs.v[run / RUN + 1] + end * v_row + c, v_row, vectors * LANES);
-    for (long key = run; key < end; key++) {
+    for (long run = 0; run < count; run += RUN)
+    for (long key = run; key < least(run + RUN, count); key++) {
+        v = r->of.v[run / RUN] - run * v_row;
+        if (row == 0 && c == 0) fetch(r->of.next[run / RUN] + (key - run) * r->of.k_row, 0, 1, D);
 #else
     for (long key = 0; key < count; key++) {
 #endif
@@ -150,9 +151,6 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
             UNROLLED EACH(vectors, u) sums[i][u] += left * right[u];
         }
     }
-#if PAGE
-    }
-#endif
     UNROLLED EACH(rows, i) UNROLLED EACH(vectors, u) put(r->own.sums[row + i] + c + u * LANES, sums[i][u]);
 }
 
@@ -191,12 +189,16 @@ ALONE static void finish(const job *j, const part *parts, long count, const plac
 }
 
 #if PAGE
-static void note(const job *j, room *r, long first, long count) {
-    for (long i = 0; i < count; i += RUN) {
-        long page = j->pages[(first + i) / PAGE], row = (first + i) % PAGE - i;
-        r->runs.k[i / RUN] = page * j->k_batch + row * j->k_row;
-        r->runs.v[i / RUN] = page * j->v_batch + row * j->v_row;
+// Where the keys from `first` on are, in a part that ends at `end`; after its last block none is fetched anew.
+static void locate(const job *j, room *r, const place *at, long first, long end) {
+    for (long i = 0; i < KEYS && first + i < end; i += RUN) {
+        long key = first + i, next = key + KEYS < end ? key + KEYS : key;
+        const stored *k = j->k + at->group * j->k_head, *v = j->v + at->group * j->v_head;
+        r->of.k[i / RUN] = k + j->pages[key / PAGE] * j->k_batch + key % PAGE * j->k_row;
+        r->of.v[i / RUN] = v + j->pages[key / PAGE] * j->v_batch + key % PAGE * j->v_row;
+        r->of.next[i / RUN] = k + j->pages[next / PAGE] * j->k_batch + next % PAGE * j->k_row;
     }
+    r->of.k_row = j->k_row, r->of.v_row = j->v_row;
 }
 
 #endif
@@ -215,19 +217,12 @@ static void tile(const job *j, room *r, const place *at) {
 #if PAGE  // every part begins with a run
     long begin = low(j, 0) / RUN * RUN, seen = most_of(0, high(j, j->queries - 1) - begin);
     long end = begin + (at->part + 1 < SPLITS ? seen * (at->part + 1) / SPLITS / RUN * RUN : seen);
-    const stored *k = j->k + at->group * j->k_head, *v = j->v + at->group * j->v_head;
     for (long first = begin + seen * at->part / SPLITS / RUN * RUN; first < end; first += KEYS) {
         long count = least(KEYS, end - first);
-        note(j, r, first, count);
-#if MORE & 1
-        ahead(v + r->runs.v[0], j->v_row, DV);
-#endif
-        score(r, at->rows, k, j->k_row, count);
+        locate(j, r, at, first, end);
+        score(r, at->rows, count);
         for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
-#if MORE & 2
-        if (first + KEYS < end) ahead(k + j->pages[(first+KEYS) / PAGE] * j->k_batch + (first+KEYS)%PAGE * j->k_row, j->k_row, D);
-#endif
-        add(r, at->rows, v, j->v_row, count);
+        add(r, at->rows, 0, j->v_row, count);
     }
 #else
     long begin = low(j, 0), seen = most_of(0, high(j, j->queries - 1) - begin);
