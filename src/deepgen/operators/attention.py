@@ -144,7 +144,7 @@ class Attention(Operator):
         width = f"{self.width}" + (f"/{self.v_width}" if self.v_width != self.width else "")
         extras = [word for word, holds in (("causal", self.causal), (f"window={self.window}", self.window)) if holds]
         extras += [f"{word}={n:g}" for word, n in (("scale", self.scale), ("softcap", self.softcap)) if n]
-        extras += self._paged("page={}", "of {}")
+        extras += [*self.options, *(f"{word}={n}" for word, n in (("page", self.page), ("PAGES", self.pages)) if n)]
         shape = f"batch {self.batch}, {heads} heads, {lengths}, width {width}"
         return " ".join([f"attention {self.dtype} {self.layout}", shape, *extras])
 
@@ -152,13 +152,8 @@ class Attention(Operator):
         sizes = "x".join(map(str, self.sizes().values()))
         extras = [word for word, holds in (("causal", self.causal), (f"w{self.window}", self.window)) if holds]
         extras += [f"{letter}{n:g}" for letter, n in (("s", self.scale), ("c", self.softcap)) if n]
-        extras += self._paged("page{}", "of{}")
+        extras += [*self.options, *([f"page{self.page}"] if self.page else [])]
         return "-".join(["attention", self.dtype, self.layout, sizes, *extras])
-
-    def _paged(self, page: str, pages: str) -> list[str]:
-        """Options in words."""
-        numbers = [text.format(n) for text, n in ((page, self.page), (pages, self.pages)) if n]
-        return [*self.options, *numbers]
 
     def signature(self) -> Signature:
         return self._signature("SK")
