@@ -87,7 +87,7 @@ class Attention(Operator):
     pages: int = 0  # of k and v; 0: as many as the table has places
 
     def __post_init__(self) -> None:
-        for word, size in self.sizes().items():
+        for word, size in ((word, getattr(self, field)) for word, field in _SIZES.items()):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise BadInput(f"attention: {word} is {size!r}", allowed="must be an integer of at least 1")
         if self.heads % self.kv_heads:
@@ -106,7 +106,11 @@ class Attention(Operator):
         if isinstance(self.page, bool) or self.page not in (0, *PAGES):
             raise BadInput(f"attention: page is {self.page!r}", allowed="one of " + ", ".join(map(str, PAGES)))
         if self.page and not self.lengths:
-            raise BadInput(f"attention: page={self.page} without lengths", allowed="lengths with pages")
+            raise BadInput(
+                f"attention: page={self.page} without lengths", allowed="both: pages are of batches' own keys"
+            )
+        if isinstance(self.pages, bool) or not isinstance(self.pages, int) or self.pages < 0:
+            raise BadInput(f"attention: PAGES is {self.pages!r}", allowed="an integer; 0 for a page for each place")
         if self.pages and not self.page:
             raise BadInput(f"attention: PAGES={self.pages} without page", allowed="page too, the keys of each")
         if self.page and self.pages == self._places:
@@ -159,10 +163,11 @@ class Attention(Operator):
         return self._signature("SK")
 
     def _signature(self, keys: int | str) -> Signature:
-        def shape(batch: str, heads: str, length: int | str, width: str) -> tuple[int | str, ...]:
-            return (batch, heads, length, width) if self.layout == "bhsd" else (batch, length, heads, width)
+        def shape(*sizes: int | str) -> tuple[int | str, ...]:
+            batch, heads, length, width = sizes
+            return sizes if self.layout == "bhsd" else (batch, length, heads, width)
 
-        kept = ("PAGES", "HK", self.page) if self.page else ("B", "HK", keys)
+        kept: tuple[int | str, ...] = ("PAGES", "HK", self.page) if self.page else ("B", "HK", keys)
         kinds = (("q", "B", "H", "SQ", "D"), ("k", *kept, "D"), ("v", *kept, "DV"), ("o", "B", "H", "SQ", "DV"))
         *inputs, o = (
             Param(n, "output" if n == "o" else "input", self.dtype, shape(*of), strides=ROWS) for n, *of in kinds
