@@ -167,10 +167,11 @@ class Attention(Operator):
             batch, heads, length, width = sizes
             return sizes if self.layout == "bhsd" else (batch, length, heads, width)
 
-        kept: tuple[int | str, ...] = ("PAGES", "HK", self.page) if self.page else ("B", "HK", keys)
-        kinds = (("q", "B", "H", "SQ", "D"), ("k", *kept, "D"), ("v", *kept, "DV"), ("o", "B", "H", "SQ", "DV"))
+        kept = ("PAGES", "HK", self.page) if self.page else ("B", "HK", keys)
+        shapes = {"q": ("B", "H", "SQ", "D"), "k": (*kept, "D"), "v": (*kept, "DV"), "o": ("B", "H", "SQ", "DV")}
         *inputs, o = (
-            Param(n, "output" if n == "o" else "input", self.dtype, shape(*of), strides=ROWS) for n, *of in kinds
+            Param(name, "output" if name == "o" else "input", self.dtype, shape(*sizes), strides=ROWS)
+            for name, sizes in shapes.items()
         )
         if self.bias:
             inputs.append(Param("bias", "input", self.dtype, ("B", "H", "SQ", keys), strides=ANY, broadcast=True))
