@@ -66,22 +66,22 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
 }
 
 #if PAGE
-// Processors that fetch ahead do not see where the next page is, and would wait at each: rows that are read later.
-ALWAYS void fetch(const stored *from, long row, long count, const long width) {
-    for (long i = 0; i < count; i++)
-        for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + i * row + c, 0, 2);
+// A row that is read later: processors do not see where the next page is, and would wait at each.
+ALWAYS void fetch(const stored *from, const long width) {
+    for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + c, 0, 2);
 }
 
-// Beside each row's scores a share of the values is fetched.
+// Beside each row's scores a share of the values is fetched, and beside values the keys of the next block.
 ALONE static void score_run(room *r, long rows, const stored *k, const stored *v, long count, num *to) {
     const long row = r->of.k_row, v_row = r->of.v_row;
     long i = 0;
     for (; i + LANES <= count; i += LANES)
         for (long q = 0; q < rows; q++) {
-            long begin = q * LANES / ROWS, end = (q + 1) * LANES / ROWS;
-            fetch(v + (i + begin) * v_row, v_row, end - begin, DV);
             vec t[LANES];
-            UNROLLED EACH(LANES, e) t[e] = multiplied(r->q[q], k + (i + e) * row);
+            UNROLLED EACH(LANES, e) {
+                if (e * ROWS / LANES == q) fetch(v + (i + e) * v_row, DV);
+                t[e] = multiplied(r->q[q], k + (i + e) * row);
+            }
             put(to + q * KEYS + i, sums_of(t));
         }
     if (i < count) score_some(r, rows, k + i * row, row, count - i, to + i);
@@ -140,7 +140,7 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     for (long run = 0; run < count; run += RUN)
     for (long key = run; key < least(run + RUN, count); key++) {
         v = r->of.v[run / RUN] - run * v_row;
-        if (row == 0 && c == 0) fetch(r->of.next[run / RUN] + (key - run) * r->of.k_row, 0, 1, D);
+        if (row == 0 && c == 0) fetch(r->of.next[run / RUN] + (key - run) * r->of.k_row, D);
 #else
     for (long key = 0; key < count; key++) {
 #endif
