@@ -145,6 +145,8 @@ def test_work_is_that_of_the_lengths_of_normal_inputs() -> None:
 @pytest.mark.parametrize("operator", [one for one in OPERATORS if not one.page], ids=Attention.slug)
 def test_its_expression_masks_by_lengths(operator: Attention) -> None:
     inputs, expression = operator.inputs(3, "large"), operator.expression()
+    inputs["lengths"][:] = (20, 1, 0)
+    operator.laid(inputs["k"])[:, :, 20:] = operator.laid(inputs["v"])[:, :, 20:] = np.nan
     wide = {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors}
     results = answers(expression, wide)
     for name, want in operator.reference(inputs).items():

@@ -169,7 +169,10 @@ def attention_expression(attention: Attention) -> Expression:
 
     def element(*at: Position) -> Element:
         b, h, i, column = laid(*at)
-        product = sum(weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32"), keys)
+        product = weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32")
+        if attention.lengths:  # a weight of zero would keep a NaN that happens to be there
+            product = where(keys.cast("i32") < more["lengths"][b], product, 0.0)
+        product = sum(product, keys)
         return (product * (1 / where(total[b, h, i] > 0.0, total[b, h, i], 1.0))).cast(of)
 
     results = [compute("o", shapes["o"], element)]
