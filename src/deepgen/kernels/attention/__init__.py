@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from deepgen.operators import Attention
-from deepgen.vocabulary import Arg, ScalarArg, TensorArg
+from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 
 def option_macros(attention: Attention) -> dict[str, int]:
@@ -26,6 +27,12 @@ def length_arguments(attention: Attention) -> tuple[Arg, ...]:
         return ()
     stride = ScalarArg("i64", "stride_pages_0" if attention.page else 0)
     return (TensorArg("lengths"), TensorArg("pages") if attention.page else ScalarArg("i64", 0), stride)
+
+
+def resolved_for(attention: Attention, files: Iterable[Source]) -> tuple[Source, ...]:
+    """Sources with what lengths and pages need, or without."""
+    words = {"LENGTHS": attention.lengths, "PAGE": attention.page > 0}
+    return tuple(replace(file, text=resolved(file.text, words)) for file in files)
 
 
 def resolved(text: str, words: Mapping[str, bool]) -> str:

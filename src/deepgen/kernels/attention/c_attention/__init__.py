@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.attention import length_arguments, option_arguments, option_macros, resolved, rows_of, strides_of
+from deepgen.kernels.attention import (
+    length_arguments,
+    option_arguments,
+    option_macros,
+    resolved_for,
+    rows_of,
+    strides_of,
+)
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, Operator
@@ -206,8 +212,7 @@ def kernel(family: str, file: tuple[str, str], attention: Attention, cpu: Cpu, o
         *sources("deepgen.kernels.attention", ("on_processors.h",)),
         *sources("deepgen.kernels.softmax.c_softmax", ("numbers.h",)),
     )
-    words = {"LENGTHS": attention.lengths, "PAGE": attention.page > 0}
-    files = tuple(replace(file, text=resolved(file.text, words)) for file in files)
+    files = resolved_for(attention, files)
     return Kernel(family, "c", files, ("-std=gnu11", "-pthread", *defines(macros)), _plan(attention, own, memory))
 
 
