@@ -58,7 +58,7 @@ def test_drawn_cases_are_right(family: Generator, seed: int) -> None:
 @pytest.mark.parametrize(("family", "seed", "page"), [(QUERIES, 1, 0), (FEW, 2, 0), (FEW, 3, 16), (FEW, 4, 64)])
 def test_lengths_and_pages_are_right(family: Generator, seed: int, page: int) -> None:
     """With few pages batches share them."""
-    operator = replace(drawn(seed), batch=4, keys=150, lengths=True, page=page, pages=7 if seed % 2 and page else 0)
+    operator = replace(drawn(seed), batch=4, keys=150, lengths=True, page=page, pool=7 if seed % 2 and page else 0)
     operator = operator if family is QUERIES else replace(operator, queries=1 + 4 * (seed % 2))
     check(family, operator, family.space(operator, HERE).sample(1, seed)[0])
 
@@ -66,7 +66,7 @@ def test_lengths_and_pages_are_right(family: Generator, seed: int, page: int) ->
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_what_no_key_needs_is_not_read(layout: str) -> None:
     """Two batches share their first page; places of the table after a batch's keys, and rows after them, are wild."""
-    operator = attention(3, 4, 1, 64, 24, kv_heads=2, dtype="f32", layout=layout, lengths=True, page=16, pages=6)
+    operator = attention(3, 4, 1, 64, 24, kv_heads=2, dtype="f32", layout=layout, lengths=True, page=16, pool=6)
     inputs = operator.inputs(3)
     inputs["lengths"][:] = (40, 17, 0)
     inputs["pages"][:] = 1 << 30

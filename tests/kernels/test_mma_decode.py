@@ -104,10 +104,10 @@ def test_drawn_cases_are_right(seed: int, multiprocessors: int, tmp_path: Path) 
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
-@pytest.mark.parametrize(("seed", "multiprocessors", "page", "pages"), [(0, 3, 0, 0), (3, 132, 32, 3), (7, 1, 16, 0)])
-def test_lengths_and_pages_are_right(seed: int, multiprocessors: int, page: int, pages: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "multiprocessors", "page", "pool"), [(0, 3, 0, 0), (3, 132, 32, 3), (7, 1, 16, 0)])
+def test_lengths_and_pages_are_right(seed: int, multiprocessors: int, page: int, pool: int, tmp_path: Path) -> None:
     """Of four batches one has no keys; with few pages they share them."""
-    operator = replace(drawn(seed), batch=4, lengths=True, page=page, pages=pages)
+    operator = replace(drawn(seed), batch=4, lengths=True, page=page, pool=pool)
     judge(operator, seed, multiprocessors, tmp_path)
 
 

@@ -27,11 +27,11 @@ PAGED = attention(3, 4, 2, 50, 16, kv_heads=2, dtype="f32", lengths=True, page=1
 
 def drawn(number: int, combination: tuple[bool, ...]) -> Attention:
     """Each combination of flags with pages, layouts, heads and windows in turn."""
-    page, pages = [(0, 0), (16, 0), (16, 3)][number % 3]
+    page, pool = [(0, 0), (16, 0), (16, 3)][number % 3]
     return attention(
         3, 4, [1, 3, 19][number % 3], [21, 40][number % 2], 8, kv_heads=[1, 2, 4][number // 3 % 3], v_width=6,
         dtype="f32", layout=["bhsd", "bshd"][number // 2 % 2], window=[0, 2, 7][number // 2 % 3], lengths=True,
-        page=page, pages=pages, **dict(zip(FLAGS, combination, strict=True)),
+        page=page, pool=pool, **dict(zip(FLAGS, combination, strict=True)),
     )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ def test_the_number_of_pages_is_that_of_the_table_unless_there_is_another() -> N
     assert shapes["k"] == (12, 2, 16, 16) and shapes["pages"] == (3, 4)
     table = PAGED.inputs(3)["pages"].ravel()
     assert sorted(table) == list(range(12)) and list(table) != list(range(12))
-    assert attention(3, 4, 2, 50, 16, kv_heads=2, dtype="f32", lengths=True, page=16, pages=12) == PAGED
-    few = attention(3, 4, 2, 50, 16, kv_heads=2, layout="bshd", lengths=True, page=16, pages=5)
+    assert attention(3, 4, 2, 50, 16, kv_heads=2, dtype="f32", lengths=True, page=16, pool=12) == PAGED
+    few = attention(3, 4, 2, 50, 16, kv_heads=2, layout="bshd", lengths=True, page=16, pool=5)
     assert few.tensors()[1].shape == (5, 16, 2, 16) and few.inputs(3)["pages"].max() == 4
 
 
@@ -187,8 +187,8 @@ def test_lengths_and_pages_that_are_not_there_are_refused_where_they_are_read() 
         ({"lengths": True, "page": 512}, "page is 512"),
         ({"lengths": True, "page": True}, "page is True"),
         ({"page": 16}, "page=16 without lengths"),
-        ({"lengths": True, "pages": 16}, "PAGES=16 without page"),
-        ({"lengths": True, "page": 16, "pages": -1}, "PAGES is -1"),
+        ({"lengths": True, "pool": 16}, "POOL=16 without page"),
+        ({"lengths": True, "page": 16, "pool": -1}, "POOL is -1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: dict[str, Any], why: str) -> None:

@@ -28,11 +28,11 @@ from deepgen.vocabulary.kernel import Kernel
 DTYPES = ("bf16", "f16", "f32")
 LAYOUTS = ("bhsd", "bshd")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
-_FIELDS = {**_SIZES, "PAGES": "pages"}
+_FIELDS = {**_SIZES, "POOL": "pool"}
 _SINGLE = 2.0**-23
 OPTIONS = ("bias", "alibi", "sinks", "lse", "lengths")
-PAGES = (16, 32, 64, 128, 256)  # keys of a page
-_LATER = (*OPTIONS, "page", "pages")  # not written where they are not asked for: older files have none
+_PAGE_SIZES = (16, 32, 64, 128, 256)  # keys of a page
+_LATER = (*OPTIONS, "page", "pool")  # not written where they are not asked for: older files have none
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Attention(Operator):
         Word("lse", "the log of the sum of exp(score) is a result too", "flag", False),
         Word("lengths", "each batch has a number of keys of its own, up to SK", "flag", False),
         Word("page", "k and v are in pages of so many keys, which a table finds; 0: they are not", default=0, least=0),
-        Word("PAGES", "pages of k and v; default: as many as the table has places"),
+        Word("POOL", "pages of k and v; default: as many as the table has places"),
     )
 
     batch: int
@@ -84,7 +84,7 @@ class Attention(Operator):
     lse: bool = False
     lengths: bool = False
     page: int = 0
-    pages: int = 0  # of k and v; 0: as many as the table has places
+    pool: int = 0  # of k and v; 0: as many as the table has places
 
     def __post_init__(self) -> None:
         for word, size in ((word, getattr(self, field)) for word, field in _SIZES.items()):
@@ -103,18 +103,18 @@ class Attention(Operator):
         self._check_pages()
 
     def _check_pages(self) -> None:
-        if isinstance(self.page, bool) or self.page not in (0, *PAGES):
-            raise BadInput(f"attention: page is {self.page!r}", allowed="one of " + ", ".join(map(str, PAGES)))
+        if isinstance(self.page, bool) or self.page not in (0, *_PAGE_SIZES):
+            raise BadInput(f"attention: page is {self.page!r}", allowed="one of " + ", ".join(map(str, _PAGE_SIZES)))
         if self.page and not self.lengths:
             raise BadInput(
                 f"attention: page={self.page} without lengths", allowed="both: pages are of batches' own keys"
             )
-        if isinstance(self.pages, bool) or not isinstance(self.pages, int) or self.pages < 0:
-            raise BadInput(f"attention: PAGES is {self.pages!r}", allowed="an integer; 0 for a page for each place")
-        if self.pages and not self.page:
-            raise BadInput(f"attention: PAGES={self.pages} without page", allowed="page too, the keys of each")
-        if self.page and self.pages == self._places:
-            object.__setattr__(self, "pages", 0)  # the same operator, however it was asked for
+        if isinstance(self.pool, bool) or not isinstance(self.pool, int) or self.pool < 0:
+            raise BadInput(f"attention: POOL is {self.pool!r}", allowed="an integer; 0 for a page for each place")
+        if self.pool and not self.page:
+            raise BadInput(f"attention: POOL={self.pool} without page", allowed="page too, the keys of each")
+        if self.page and self.pool == self._places:
+            object.__setattr__(self, "pool", 0)  # the same operator, however it was asked for
 
     @property
     def _places(self) -> int:
@@ -148,7 +148,7 @@ class Attention(Operator):
         width = f"{self.width}" + (f"/{self.v_width}" if self.v_width != self.width else "")
         extras = [word for word, holds in (("causal", self.causal), (f"window={self.window}", self.window)) if holds]
         extras += [f"{word}={n:g}" for word, n in (("scale", self.scale), ("softcap", self.softcap)) if n]
-        extras += [*self.options, *(f"{word}={n}" for word, n in (("page", self.page), ("PAGES", self.pages)) if n)]
+        extras += [*self.options, *(f"{word}={n}" for word, n in (("page", self.page), ("POOL", self.pool)) if n)]
         shape = f"batch {self.batch}, {heads} heads, {lengths}, width {width}"
         return " ".join([f"attention {self.dtype} {self.layout}", shape, *extras])
 
@@ -167,7 +167,7 @@ class Attention(Operator):
             batch, heads, length, width = sizes
             return sizes if self.layout == "bhsd" else (batch, length, heads, width)
 
-        kept = ("PAGES", "HK", self.page) if self.page else ("B", "HK", keys)
+        kept = ("POOL", "HK", self.page) if self.page else ("B", "HK", keys)
         shapes = {"q": ("B", "H", "SQ", "D"), "k": (*kept, "D"), "v": (*kept, "DV"), "o": ("B", "H", "SQ", "DV")}
         *inputs, o = (
             Param(name, "output" if name == "o" else "input", self.dtype, shape(*sizes), strides=ROWS)
@@ -180,7 +180,7 @@ class Attention(Operator):
             inputs.append(Param("lengths", "input", "i32", ("B",), range=(0, keys)))
         if self.page:
             of_batch = ("B", f"ceil_div({keys}, {self.page})")
-            inputs.append(Param("pages", "input", "i32", of_batch, range=(0, "PAGES - 1"), strides=ROWS))
+            inputs.append(Param("pages", "input", "i32", of_batch, range=(0, "POOL - 1"), strides=ROWS))
         return Signature((*inputs, o, *([Param("lse", "output", "f32", ("B", "H", "SQ"))] if self.lse else [])))
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
@@ -199,8 +199,8 @@ class Attention(Operator):
         return [name for name, holds in (("slopes", self.alibi), ("sinks", self.sinks)) if holds]
 
     def sizes(self) -> Mapping[str, int]:
-        pages = {"PAGES": self.pages or self._places} if self.page else {}
-        return {**{word: getattr(self, field) for word, field in _SIZES.items()}, **pages}
+        pool = {"POOL": self.pool or self._places} if self.page else {}
+        return {**{word: getattr(self, field) for word, field in _SIZES.items()}, **pool}
 
     def scalars(self) -> Mapping[str, int | float]:
         own = {"scale": self.factor, "softcap": self.softcap, "window": self.window}
@@ -309,12 +309,12 @@ class Attention(Operator):
             )
         defaults = {"HK": sizes["H"], "DV": sizes["D"]}
         own = {field: plain({**defaults, **sizes}[word]) for word, field in _SIZES.items()}
-        own |= {"pages": plain(words.pop("PAGES", None) or 0)}
+        own |= {"pool": plain(words.pop("POOL", None) or 0)}
         return cls(**own, **{word: value for word, value in words.items() if value is not None and word not in _SIZES})
 
     def parameters(self) -> Mapping[str, Any]:
         options = ("dtype", "layout", "causal", "window", "scale", "softcap", *self.options)
-        pages = {"page": self.page, **({"PAGES": self.pages} if self.pages else {})} if self.page else {}
+        pages = {"page": self.page, **({"POOL": self.pool} if self.pool else {})} if self.page else {}
         sizes = {word: getattr(self, field) for word, field in _SIZES.items()}
         return {**sizes, **{word: getattr(self, word) for word in options}, **pages}
 
@@ -353,7 +353,7 @@ def attention(
     lse: bool = False,
     lengths: bool = False,
     page: int = 0,
-    pages: int = 0,
+    pool: int = 0,
 ) -> Attention:
     """o = softmax(scale * q k^T) v for each head of each batch.
 
@@ -370,11 +370,11 @@ def attention(
     lse: whether there is a second result, the log of the sum of exp(score), a sink's among them.
     lengths: whether `lengths[b]` is the number of keys that batch b has, up to `keys`.
     page: how many keys a page of k and v has, where `pages[b, i]` is the page of the keys from i * page on; 0: none.
-    pages: how many pages k and v have; 0: as many as the table has places.
+    pool: how many pages k and v have; 0: as many as the table has places.
     """
     shared, last = (heads if kv_heads is None else kv_heads), (width if v_width is None else v_width)
     sizes = dict(zip(_SIZES.values(), map(plain, (batch, heads, shared, queries, keys, width, last)), strict=True))
     options: dict[str, Any] = {"causal": causal, "window": plain(window), "scale": scale, "softcap": softcap}
     options |= {"bias": bias, "alibi": alibi, "sinks": sinks, "lse": lse, "lengths": lengths}
-    options |= {"page": plain(page), "pages": plain(pages)}
+    options |= {"page": plain(page), "pool": plain(pool)}
     return Attention(**sizes, dtype=our_name(dtype), layout=layout, **options)
