@@ -66,12 +66,15 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
 }
 
 #if PAGE
-// A row that is read later: processors do not see where the next page is, and would wait at each.
-ALWAYS void fetch(const stored *from, const long width) {
-    for (long c = 0; c < width; c += 64 / (long)sizeof(stored)) __builtin_prefetch(from + c, 0, 2);
+// Part of a row that is read later, in lines of the cache: processors do not see where the next page is, and would wait at
+// each. Beside a key's score a share of its value is fetched, and beside a value a key of the next block. Few at a time
+// leave room for others.
+#define LINES(width) (((width) * (long)sizeof(stored) + 63) / 64)
+#define SHARE(n, parts) (((n) + (parts) - 1) / (parts))
+ALWAYS void fetch(const stored *from, long first, const long count) {
+    for (long line = first; line < first + count; line++) __builtin_prefetch((const char *)from + line * 64, 0, 2);
 }
 
-// Beside each row's scores a share of the values is fetched, and beside values the keys of the next block.
 ALONE static void score_run(room *r, long rows, const stored *k, const stored *v, long count, num *to) {
     const long row = r->of.k_row, v_row = r->of.v_row;
     long i = 0;
@@ -79,7 +82,8 @@ ALONE static void score_run(room *r, long rows, const stored *k, const stored *v
         for (long q = 0; q < rows; q++) {
             vec t[LANES];
             UNROLLED EACH(LANES, e) {
-                if (e * ROWS / LANES == q) fetch(v + (i + e) * v_row, DV);
+                if (q * LINES(DV) % ROWS < LINES(DV))  // with more rows than lines, the first row of each line
+                    fetch(v + (i + e) * v_row, q * LINES(DV) / ROWS, SHARE(LINES(DV), ROWS));
                 t[e] = multiplied(r->q[q], k + (i + e) * row);
             }
             put(to + q * KEYS + i, sums_of(t));
@@ -140,7 +144,9 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     for (long run = 0; run < count; run += RUN)
     for (long key = run; key < least(run + RUN, count); key++) {
         v = r->of.v[run / RUN] - run * v_row;
-        if (row == 0 && c == 0) fetch(r->of.next[run / RUN] + (key - run) * r->of.k_row, D);
+        const long shares = SHARE(DV, BESIDE * LANES), own = c / (BESIDE * LANES);
+        const stored *next = r->of.next[run / RUN] + (key - run) * r->of.k_row;
+        if (row == 0) fetch(next, own * LINES(D) / shares, SHARE(LINES(D), shares));
 #else
     for (long key = 0; key < count; key++) {
 #endif
