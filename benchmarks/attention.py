@@ -3,8 +3,9 @@
     taskset -c 0,1 python benchmarks/attention.py --seed 1 --threads 2 [--seconds 20] [--dtype f32] [--json FILE]
 
 Ours and torch's `scaled_dot_product_attention` are called from this process, interleaved, on the same tensors, with
-warm caches or, with `--cold`, after other memory has been written; results are first compared with torch's in f64. With
-`--json` a run resumes an earlier one. With one thread, CPU time is measured.
+warm caches or, with `--cold`, after other memory has been written; results are compared with torch's in f64 first. With
+`--json` a run goes on with what an earlier one left. One thread is timed by the processor's time. With `--page 16` ours
+with K and V in shuffled pages is measured instead, against ours without, where queries are few.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Any
+
+import numpy as np
 
 import deepgen as dg
 from deepgen import generators, targets
@@ -87,29 +91,44 @@ def measured(options: Options, operator: Attention) -> Result:
     off = float((out.double() - exact).norm() / exact.norm())
     if not off <= most:
         return Result(o.describe(), options.seconds, error=f"off by {off:.2g}")
-    ballast = torch.zeros(FLUSHED // 4)
+    return compared(options, o, str(config), lambda: ours(q, k, v, out=out), lambda: theirs(q, k, v, **words))
 
+
+def compared(
+    options: Options, operator: Attention, config: str, ours: Callable[[], Any], theirs: Callable[[], Any]
+) -> Result:
+    ballast = np.zeros(FLUSHED // 4, np.float32)
     clock = time.process_time if options.threads == 1 else time.perf_counter
 
     def seconds(call: Callable[[], Any]) -> float:
         if options.cold:
-            ballast.add_(1)
+            np.add(ballast, 1, out=ballast)
         else:
             call()
         started = clock()
         call()
         return clock() - started
 
-    samples = alternate(
-        {
-            "ours": lambda: seconds(lambda: ours(q, k, v, out=out)),
-            "torch": lambda: seconds(lambda: theirs(q, k, v, **words)),
-        },
-        options.rounds,
-    )
-    middle, ratio = samples.median("ours"), samples.ratio("torch", "ours").estimate
-    rate = o.work().flops / middle
-    return Result(o.describe(), options.seconds, middle, ratio, rate, str(config))
+    samples = alternate({"ours": lambda: seconds(ours), "theirs": lambda: seconds(theirs)}, options.rounds)
+    middle, ratio = samples.median("ours"), samples.ratio("theirs", "ours").estimate
+    return Result(operator.describe(), options.seconds, middle, ratio, operator.work().flops / middle, config)
+
+
+def paged(options: Options, dense: Attention) -> Result:
+    """The defaults with and without pages, on the same memory, where every batch has all keys."""
+    target: Any = targets.resolve("cpu").limited_to(options.threads)
+    operator, own = replace(dense, lengths=True, page=options.page), dense.inputs(options.seed)
+    calls = []
+    for one in (operator, dense):
+        family = generators.find(one, target)
+        config = family.default(one, target)
+        inputs = {**one.inputs(options.seed), "q": own["q"]}
+        inputs |= {name: own[name].reshape(inputs[name].shape) for name in "kv"}
+        if one.lengths:
+            inputs["lengths"][:] = dense.keys
+        run = load(family.emit(one, target, config), one, target)
+        calls.append(partial(run, *(inputs[t.name] for t in one.tensors() if t.role == "input")))
+    return replace(compared(options, dense, str(config), *calls), name=operator.describe())
 
 
 def main() -> int:
@@ -120,25 +139,28 @@ def main() -> int:
     words.add_argument("--seconds", type=float, default=0, help="for tuning each; 0: the default config [0]")
     words.add_argument("--dtype", choices=FORMATS, default="f32")
     words.add_argument("--cold", action="store_true")
+    words.add_argument("--page", type=int, default=0, help="keys of a page, beside ours without [0: torch]")
     options = words.options()
     of_models = [
         attention(b, h, sq, sk, d, kv_heads=hk, causal=c, dtype=options.dtype) for b, h, hk, sq, sk, d, c in SHAPES
     ]
     every = [*of_models, *draw(options.seed, options.cases, lambda chance: drawn(chance, options.dtype))]
+    if options.page:
+        every = [one for one in of_models if one.queries == 1]
     done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
     names, deadline = {one.name for one in done}, options.deadline()
     for operator in options.chosen(every, lambda one: one.describe()):
         if operator.describe() in names or deadline.over:
             continue
         try:
-            one = measured(options, operator)
+            one = paged(options, operator) if options.page else measured(options, operator)
         except dg.DeepgenError as error:
             one = Result(operator.describe(), options.seconds, error=f"{type(error).__name__}: {error}"[:300])
         done.append(one)
         print(one, flush=True)
         save(options.json, done, seed=options.seed, threads=options.threads, cold=options.cold)
     rows = [(r.name, r.ratio, r.rate and r.rate / 1e9, r.config or r.error) for r in done]
-    print(table(("attention", "over torch", "GFLOP/s", "config"), rows))
+    print(table(("attention", "over the other", "GFLOP/s", "config"), rows))
     ratios = [one.ratio for one in done if one.ratio]
     if ratios:
         print(f"geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.2f}, {len(ratios)} cases")

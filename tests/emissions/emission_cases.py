@@ -90,6 +90,12 @@ ATTENTIONS = (
     "attention B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
     "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128",
 )
+LENGTHS = (
+    "attention B=3 H=4 HK=2 SQ=100 SK=300 D=64 causal=true lengths=true",
+    "attention B=3 H=8 HK=2 SQ=1 SK=1000 D=128 lengths=true",
+    "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128 dtype=f32 lengths=true page=16",
+    "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128 lengths=true page=64",
+)
 SOFTMAXES = (
     "softmax rows=9 cols=37",
     "softmax rows=512 cols=4096 dtype=bf16",
@@ -207,10 +213,9 @@ def cases() -> tuple[Case, ...]:
         *_crossed("simt_conv2d", CONVOLUTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 6),
         *_crossed("simt_conv", (*CONVOLUTIONS, *CHANNELS_FIRST), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx1100"), 4),
         *_crossed("sm90_attention", ATTENTIONS, CUDA[2:3], 6),
-        *_crossed("x86_amx_attention", ATTENTIONS[1:], X86[-2:], 6),
-        *_crossed("c_attention", ATTENTIONS[1:3], ("x86:avx2", "x86:avx512", *ARM), 4),
-        *_crossed("c_decode", ATTENTIONS[-1:], ("x86:avx2", "x86:avx512", *ARM), 4),
-        *_crossed("mma_decode", ATTENTIONS[-1:], CUDA[1:3], 6),
+        *_crossed("c_attention", (*ATTENTIONS[1:3], *LENGTHS[:1]), ("x86:avx2", "x86:avx512", *ARM), 4),
+        *_crossed("c_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), ("x86:avx2", "x86:avx512", *ARM), 4),
+        *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
         *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
         *_crossed("rules", BY_RULES, on_rules, 2),

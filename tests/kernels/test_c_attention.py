@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from deepgen import generators, targets
+from deepgen.kernels.attention import resolved
 from deepgen.kernels.attention.c_attention import CAttention, CDecode
 from deepgen.kernels.base import Generator
 from deepgen.operators import Attention, Operator, attention, softmax
@@ -54,10 +55,49 @@ def test_drawn_cases_are_right(family: Generator, seed: int) -> None:
     check(family, operator, config)
 
 
+@pytest.mark.parametrize(("family", "seed", "page"), [(QUERIES, 1, 0), (FEW, 2, 0), (FEW, 3, 16), (FEW, 4, 64)])
+def test_lengths_and_pages_are_right(family: Generator, seed: int, page: int) -> None:
+    """With few pages batches share them."""
+    operator = replace(drawn(seed), batch=4, keys=150, lengths=True, page=page, pool=7 if seed % 2 and page else 0)
+    operator = operator if family is QUERIES else replace(operator, queries=1 + 4 * (seed % 2))
+    check(family, operator, family.space(operator, HERE).sample(1, seed)[0])
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_what_no_key_needs_is_not_read(layout: str) -> None:
+    """Two batches share their first page; places of the table after a batch's keys, and rows after them, are wild."""
+    operator = attention(3, 4, 1, 64, 24, kv_heads=2, dtype="f32", layout=layout, lengths=True, page=16, pool=6)
+    inputs = operator.inputs(3)
+    inputs["lengths"][:] = (40, 17, 0)
+    inputs["pages"][:] = 1 << 30
+    inputs["pages"][0, :3], inputs["pages"][1, :2] = (5, 1, 3), (5, 0)
+    own = {name: array.copy() for name, array in inputs.items()}
+    pools = [operator.laid(inputs[name]) for name in "kv"]  # head before key
+    for pool in pools:
+        pool[3, :, 8:] = pool[0, :, 1:] = pool[[2, 4]] = np.nan
+    kernel = load(FEW.emit(operator, HERE, config := FEW.default(operator, HERE)), operator, HERE)
+    result = kernel(*(inputs[t.name] for t in operator.tensors() if t.role == "input"))
+    found = compare(
+        np.asarray(result), operator.reference(own)["o"], operator.tensors()[-1].dtype, operator.tolerance()
+    )
+    assert found.ok and not operator.laid(result)[2].any(), (config, found)
+
+
+def test_kernels_without_an_option_have_no_trace_of_it() -> None:
+    text = "a\n#if ONE  // why\nb\n#ifdef OTHER\nc\n#else\nd\n#endif\n#else\ne\n#endif\nf\n"
+    assert resolved(text, {"ONE": True}) == "a\nb\n#ifdef OTHER\nc\n#else\nd\n#endif\nf\n"
+    assert resolved(text, {"ONE": False}) == "a\ne\nf\n" and resolved(text, {"OTHER": True}) == text
+    plain, paged = (attention(1, 8, 1, 99, 64, dtype="f32", lengths=n > 0, page=n) for n in (0, 16))
+    sources = [FEW.emit(one, HERE, FEW.default(one, HERE)).sources for one in (plain, paged)]
+    assert ["lengths" in "".join(file.text for file in files) for files in sources] == [False, True]
+
+
 def test_parts_of_the_keys_are_joined() -> None:
     """Also if a part has no keys visible to a query, and if heads share a K head."""
     operator = attention(1, 4, 3, 200, 40, kv_heads=1, dtype="f32", causal=True, window=20, lse=True)
-    check(FEW, operator, {"ROWS": 8, "KEYS": 32, "SPLITS": 8, "THREADS": 2})
+    config = {"ROWS": 8, "KEYS": 32, "SPLITS": 8, "THREADS": 2}
+    check(FEW, operator, config)
+    check(FEW, replace(operator, batch=3, lengths=True, page=16), config)
 
 
 @pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512", "arm:neon"])

@@ -28,6 +28,7 @@ SHAPES = [
     attention(1, 1, 1, 1, 16, v_width=256),
     attention(4, 16, 2, 3000, 192, kv_heads=2, v_width=128, window=500, softcap=30.0),
 ]
+PAGED = replace(USUAL, lengths=True, page=16)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_more_splits_read_as_much_and_are_joined() -> None:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("operator", [SHAPES[0], SHAPES[5], attention(8, 8, 8, 999, 256)], ids=Attention.slug)
+@pytest.mark.parametrize("operator", [SHAPES[0], SHAPES[5], attention(8, 8, 8, 999, 256), PAGED], ids=Attention.slug)
 def test_kernels_build_with_next_to_nothing_in_memory(operator: Attention) -> None:
     facts = needs.built_here(FAMILY.emit(operator, AMPERE, FAMILY.default(operator, AMPERE)), AMPERE).facts
     assert int(str(facts["spill_bytes"])) <= 64
@@ -98,8 +99,20 @@ def drawn(seed: int) -> Attention:
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize(("seed", "multiprocessors"), [(0, 132), (6, 132), (5, 3), (12, 1)])
 def test_drawn_cases_are_right(seed: int, multiprocessors: int, tmp_path: Path) -> None:
-    """With so few multiprocessors that blocks process some heads whole and others in part."""
-    operator, chip = drawn(seed), replace(HOPPER, multiprocessors=multiprocessors)
+    """With so few multiprocessors that blocks have some heads whole and others in part."""
+    judge(drawn(seed), seed, multiprocessors, tmp_path)
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize(("seed", "multiprocessors", "page", "pool"), [(0, 3, 0, 0), (3, 132, 32, 3), (7, 1, 16, 0)])
+def test_lengths_and_pages_are_right(seed: int, multiprocessors: int, page: int, pool: int, tmp_path: Path) -> None:
+    """Of four batches one has no keys; with few pages they share them."""
+    operator = replace(drawn(seed), batch=4, lengths=True, page=page, pool=pool)
+    judge(operator, seed, multiprocessors, tmp_path)
+
+
+def judge(operator: Attention, seed: int, multiprocessors: int, tmp_path: Path) -> None:
+    chip = replace(HOPPER, multiprocessors=multiprocessors)
     some = FAMILY.space(operator, chip).restrict({} if multiprocessors > 3 else {"SPLITS": 0, "MIN_BLOCKS": [1, 2]})
     [config] = some.sample(1, seed)
     kernel = FAMILY.emit(operator, chip, config)

@@ -40,6 +40,8 @@ def unfit(operator: Operator, *, packed: bool = False) -> str | None:
         return f"torch has no single call for {operator.name} with a window or a soft cap"
     if operator.name == "attention" and any(words.get(word) for word in ("alibi", "sinks", "lse")):
         return "torch has no single call for attention with slopes, sinks or log-sum-exps"
+    if operator.name == "attention" and words.get("lengths"):
+        return "torch has no single call for attention with lengths or pages"
     if operator.name == "attention" and words.get("bias") and words["causal"]:
         return "torch's attention is causal or has a bias, not both"
     if words.get("causal") and words["SQ"] != words["SK"]:

@@ -1,23 +1,25 @@
 """Attention: o = softmax(scale * q k^T) v for each head, over the keys that a query sees.
 
 Queries are aligned to the end of the keys: the last query sees the last key, so that a few queries may follow
-a long KV cache. A query that sees no key yields zeros.
+a long KV cache. A query that sees no key yields zeros. Batches may have fewer keys than there is space for (`lengths`),
+and their keys may be in pages (`page`).
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import isfinite, log2, sqrt
+from functools import lru_cache
+from math import ceil, isfinite, sqrt
 from typing import Any, ClassVar
 
-from deepgen.operators import filling
-from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators import attention_inputs
+from deepgen.operators.attention_inputs import PROBES
+from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.nodes import Expression
-from deepgen.operators.signature import ANY, ROWS, Param, Signature
+from deepgen.operators.signature import ANY, INPUT, ROWS, Param, Signature, Solved, TensorFacts
 from deepgen.operators.words import Word, plain
-from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
+from deepgen.vocabulary.dtypes import DType, our_name
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
@@ -25,13 +27,12 @@ from deepgen.vocabulary.kernel import Kernel
 
 DTYPES = ("bf16", "f16", "f32")
 LAYOUTS = ("bhsd", "bshd")
-PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
-_LARGE = (1.0, 8.0, 64.0)  # factors of successive queries: exp() overflows unless the maximum is subtracted
-_PEAK = 40.0  # approximate difference between one key's score and all others
+_FIELDS = {**_SIZES, "POOL": "pool"}
 _SINGLE = 2.0**-23
-OPTIONS = ("bias", "alibi", "sinks", "lse")
-_HIDDEN = 3  # first key hidden by a bias; every seventh after it is hidden, too
+OPTIONS = ("bias", "alibi", "sinks", "lse", "lengths")
+_PAGE_SIZES = (16, 32, 64, 128, 256)  # keys of a page
+_LATER = (*OPTIONS, "page", "pool")  # not written where they are not asked for: older files have none
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class Attention(Operator):
         Word("alibi", "scores fall with distance, by a slope for each head", "flag", False),
         Word("sinks", "a score for each head that has no value", "flag", False),
         Word("lse", "the log of the sum of exp(score) is a result too", "flag", False),
+        Word("lengths", "each batch has a number of keys of its own, up to SK", "flag", False),
+        Word("page", "k and v are in pages of so many keys, which a table finds; 0: they are not", default=0, least=0),
+        Word("POOL", "pages of k and v; default: as many as the table has places"),
     )
 
     batch: int
@@ -78,9 +82,12 @@ class Attention(Operator):
     alibi: bool = False
     sinks: bool = False
     lse: bool = False
+    lengths: bool = False
+    page: int = 0
+    pool: int = 0  # of k and v; 0: as many as the table has places
 
     def __post_init__(self) -> None:
-        for word, size in self.sizes().items():
+        for word, size in ((word, getattr(self, field)) for word, field in _SIZES.items()):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise BadInput(f"attention: {word} is {size!r}", allowed="must be an integer of at least 1")
         if self.heads % self.kv_heads:
@@ -93,6 +100,26 @@ class Attention(Operator):
         for word, number in (("scale", self.scale), ("softcap", self.softcap)):
             if not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
                 raise BadInput(f"attention: {word} is {number!r}", allowed="a number of at least 0")
+        self._check_pages()
+
+    def _check_pages(self) -> None:
+        if isinstance(self.page, bool) or self.page not in (0, *_PAGE_SIZES):
+            raise BadInput(f"attention: page is {self.page!r}", allowed="one of " + ", ".join(map(str, _PAGE_SIZES)))
+        if self.page and not self.lengths:
+            raise BadInput(
+                f"attention: page={self.page} without lengths", allowed="both: pages are of batches' own keys"
+            )
+        if isinstance(self.pool, bool) or not isinstance(self.pool, int) or self.pool < 0:
+            raise BadInput(f"attention: POOL is {self.pool!r}", allowed="an integer; 0 for a page for each place")
+        if self.pool and not self.page:
+            raise BadInput(f"attention: POOL={self.pool} without page", allowed="page too, the keys of each")
+        if self.page and self.pool == self._places:
+            object.__setattr__(self, "pool", 0)  # the same operator, however it was asked for
+
+    @property
+    def _places(self) -> int:
+        """Of pages, in the table."""
+        return self.batch * ceil(self.keys / self.page)
 
     @property
     def options(self) -> list[str]:
@@ -121,7 +148,7 @@ class Attention(Operator):
         width = f"{self.width}" + (f"/{self.v_width}" if self.v_width != self.width else "")
         extras = [word for word, holds in (("causal", self.causal), (f"window={self.window}", self.window)) if holds]
         extras += [f"{word}={n:g}" for word, n in (("scale", self.scale), ("softcap", self.softcap)) if n]
-        extras += self.options
+        extras += [*self.options, *(f"{word}={n}" for word, n in (("page", self.page), ("POOL", self.pool)) if n)]
         shape = f"batch {self.batch}, {heads} heads, {lengths}, width {width}"
         return " ".join([f"attention {self.dtype} {self.layout}", shape, *extras])
 
@@ -129,28 +156,51 @@ class Attention(Operator):
         sizes = "x".join(map(str, self.sizes().values()))
         extras = [word for word, holds in (("causal", self.causal), (f"w{self.window}", self.window)) if holds]
         extras += [f"{letter}{n:g}" for letter, n in (("s", self.scale), ("c", self.softcap)) if n]
-        extras += self.options
+        extras += [*self.options, *([f"page{self.page}"] if self.page else [])]
         return "-".join(["attention", self.dtype, self.layout, sizes, *extras])
 
     def signature(self) -> Signature:
-        def shape(heads: str, length: str, width: str) -> tuple[str, ...]:
-            return ("B", heads, length, width) if self.layout == "bhsd" else ("B", length, heads, width)
+        return self._signature("SK")
 
-        kinds = (("q", "H", "SQ", "D"), ("k", "HK", "SK", "D"), ("v", "HK", "SK", "DV"), ("o", "H", "SQ", "DV"))
+    def _signature(self, keys: int | str) -> Signature:
+        def shape(*sizes: int | str) -> tuple[int | str, ...]:
+            batch, heads, length, width = sizes
+            return sizes if self.layout == "bhsd" else (batch, length, heads, width)
+
+        kept = ("POOL", "HK", self.page) if self.page else ("B", "HK", keys)
+        shapes = {"q": ("B", "H", "SQ", "D"), "k": (*kept, "D"), "v": (*kept, "DV"), "o": ("B", "H", "SQ", "DV")}
         *inputs, o = (
-            Param(n, "output" if n == "o" else "input", self.dtype, shape(*of), strides=ROWS) for n, *of in kinds
+            Param(name, "output" if name == "o" else "input", self.dtype, shape(*sizes), strides=ROWS)
+            for name, sizes in shapes.items()
         )
         if self.bias:
-            inputs.append(Param("bias", "input", self.dtype, ("B", "H", "SQ", "SK"), strides=ANY, broadcast=True))
+            inputs.append(Param("bias", "input", self.dtype, ("B", "H", "SQ", keys), strides=ANY, broadcast=True))
         inputs += [Param(name, "input", "f32", ("H",)) for name in self._of_heads]
+        if self.lengths:
+            inputs.append(Param("lengths", "input", "i32", ("B",), range=(0, keys)))
+        if self.page:
+            of_batch = ("B", f"ceil_div({keys}, {self.page})")
+            inputs.append(Param("pages", "input", "i32", of_batch, range=(0, "POOL - 1"), strides=ROWS))
         return Signature((*inputs, o, *([Param("lse", "output", "f32", ("B", "H", "SQ"))] if self.lse else [])))
+
+    def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
+        """With pages, only a bias may have SK as a size. Otherwise SK is what the table has places for, or, where these
+        are as many as of the operator itself, its own."""
+        if not self.page or "pages" not in arrays:
+            return super().solve(arrays)
+        columns, bias = arrays["pages"].shape[-1], arrays.get("bias")
+        keys = self.keys if columns == ceil(self.keys / self.page) else columns * self.page
+        if bias is not None and bias.shape and bias.shape[-1] > 1:
+            keys = bias.shape[-1]
+        return self._signature(keys).solve(arrays, {**self.sizes(), "SK": keys})
 
     @property
     def _of_heads(self) -> list[str]:
         return [name for name, holds in (("slopes", self.alibi), ("sinks", self.sinks)) if holds]
 
     def sizes(self) -> Mapping[str, int]:
-        return {word: getattr(self, field) for word, field in _SIZES.items()}
+        pool = {"POOL": self.pool or self._places} if self.page else {}
+        return {**{word: getattr(self, field) for word, field in _SIZES.items()}, **pool}
 
     def scalars(self) -> Mapping[str, int | float]:
         own = {"scale": self.factor, "softcap": self.softcap, "window": self.window}
@@ -159,75 +209,25 @@ class Attention(Operator):
     def resized(
         self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]
     ) -> Attention:
-        own: dict[str, Any] = {_SIZES[word]: size for word, size in sizes.items() if word in _SIZES}
+        own: dict[str, Any] = {_FIELDS[word]: size for word, size in sizes.items() if word in _FIELDS}
         return replace(self, **own)
 
     def work(self) -> Work:
-        return least_work(self, {self.dtype: 2 * self.batch * self.heads * self._seen * (self.width + self.v_width)})
-
-    @property
-    def _seen(self) -> int:
-        """The number of keys that the queries of a head see."""
-        shift, reach = self.keys - self.queries, self.window or self.keys + self.queries
-        if not self.causal and not self.window:
-            return self.queries * self.keys
-        seen = 0
-        for own in range(shift, shift + self.queries):
-            end = min(self.keys, own + 1 if self.causal else own + reach)
-            seen += max(0, end - max(0, own - reach + 1))
-        return seen
+        """With lengths, of those that normal inputs have: keys after them are not read."""
+        lengths = attention_inputs.lengths(self) if self.lengths else [self.keys] * self.batch
+        seen = sum(_seen(self.queries, keys, self.causal, self.window) for keys in lengths)
+        width, tensors = self.width + self.v_width, self.tensors()
+        read = sum(t.bytes for t in tensors if t.role == INPUT and t.name not in ("k", "v", "pages"))
+        read += sum(lengths) * self.kv_heads * width * self.format.bytes
+        read += sum(4 * ceil(keys / self.page) for keys in lengths if self.page)  # of the table
+        written = sum(t.bytes for t in tensors if t.role != INPUT)
+        return Work({self.dtype: 2 * self.heads * seen * width}, read, written)
 
     def probes(self) -> tuple[str, ...]:
         return PROBES
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        """`exact`: queries are zero, so all visible keys have the same weight, and values are small integers: sums are
-        exact, and a lost or doubled key is detected. `peak`: each query is close to one of the keys, and picks its
-        value."""
-        if probe not in PROBES:
-            raise BadInput(f"attention: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
-        import numpy as np
-
-        of, shapes = self.format, {t.name: t.shape for t in self.tensors()}
-        keys = {name: (seed, zlib.crc32(f"attention {name}".encode())) for name in "qkv"}
-        more = self._more(seed, probe)
-        if probe == "zeros":
-            return {**{name: np.zeros(shapes[name], of.numpy()) for name in "qkv"}, **more}
-        drawn = {name: filling.normal(shapes[name], of, keys[name]) for name in "qkv"}
-        rng = np.random.default_rng([seed, zlib.crc32(probe.encode())])
-        if probe == "exact":
-            drawn["q"] = np.zeros(shapes["q"], of.numpy())
-            whole = rng.choice(np.array([-2.0, -1.0, 1.0, 2.0], np.float32), shapes["v"])
-            drawn["v"] = narrow(whole, of)
-        elif probe == "large":
-            times = np.resize(np.array(_LARGE, np.float32), self.queries)
-            drawn["q"] = narrow(self.laid(self.laid(widen(drawn["q"], of)) * times[:, None]).astype(np.float32), of)
-        elif probe == "peak":
-            k = rng.choice(np.array([-1.0, 1.0], np.float32), shapes["k"])
-            size = 2.0 ** round(min(8.0, max(-8.0, log2(_PEAK / (self.width * self.factor)))))
-            low, high = self.ends()
-            own = low + (rng.random(self.queries) * np.maximum(high - low, 1)).astype(np.int64)
-            picked = self.laid(k)[:, :, np.minimum(own, self.keys - 1)]
-            drawn["k"] = narrow(k, of)
-            drawn["q"] = narrow(self.laid(np.repeat(picked, self.heads // self.kv_heads, 1)) * np.float32(size), of)
-        return {**{name: np.ascontiguousarray(array) for name, array in drawn.items()}, **more}
-
-    def _more(self, seed: int, probe: str) -> dict[str, Array]:
-        """The inputs of options. A bias of minus infinity hides some keys, as masks do."""
-        import numpy as np
-
-        shapes, some = {t.name: t.shape for t in self.tensors()}, probe not in ("zeros", "exact")
-        drawn: dict[str, Array] = {}
-        if self.bias:
-            numbers = filling.normal(shapes["bias"], self.format, (seed, zlib.crc32(b"attention bias")))
-            drawn["bias"] = numbers if some else np.zeros_like(numbers)
-            if some:
-                drawn["bias"][..., _HIDDEN::7] = narrow(np.array([-np.inf], np.float32), self.format)
-        at = np.arange(1, self.heads + 1, dtype=np.float32)
-        for name, numbers in (("slopes", 2.0 ** (-8.0 * at / self.heads)), ("sinks", np.cos(at) * 4.0)):
-            if name in self._of_heads:
-                drawn[name] = (numbers if some else np.zeros_like(numbers)).astype(np.float32)
-        return drawn
+        return attention_inputs.inputs(self, seed, probe)
 
     @property
     def format(self) -> DType:
@@ -239,14 +239,14 @@ class Attention(Operator):
 
         return array if self.layout == "bhsd" else np.swapaxes(array, 1, 2)
 
-    def ends(self) -> tuple[Array, Array]:
-        """The first key that each query sees, and the one after the last."""
+    def ends(self, keys: int) -> tuple[Array, Array]:
+        """The first key that each query sees, and the one after the last, in a batch that has so many keys."""
         import numpy as np
 
-        own = np.arange(self.queries) + (self.keys - self.queries)
+        own = np.arange(self.queries) + (keys - self.queries)
         low = np.maximum(0, own - self.window + 1) if self.window else np.zeros_like(own)
-        ahead = 1 if self.causal else self.window or self.keys + self.queries
-        return low, np.minimum(self.keys, own + ahead)
+        ahead = 1 if self.causal else self.window or keys + self.queries
+        return low, np.minimum(keys, own + ahead)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         from deepgen.operators.attention_answers import reference
@@ -290,7 +290,7 @@ class Attention(Operator):
 
     def to_json(self) -> JsonObject:
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"name": self.name, **{word: value for word, value in own.items() if value or word not in OPTIONS}}
+        return {"name": self.name, **{word: value for word, value in own.items() if value or word not in _LATER}}
 
     @classmethod
     def make(cls, parameters: Mapping[str, Any]) -> Attention:
@@ -309,11 +309,27 @@ class Attention(Operator):
             )
         defaults = {"HK": sizes["H"], "DV": sizes["D"]}
         own = {field: plain({**defaults, **sizes}[word]) for word, field in _SIZES.items()}
+        own |= {"pool": plain(words.pop("POOL", None) or 0)}
         return cls(**own, **{word: value for word, value in words.items() if value is not None and word not in _SIZES})
 
     def parameters(self) -> Mapping[str, Any]:
-        options = ("dtype", "layout", "causal", "window", "scale", "softcap")
-        return {**self.sizes(), **{word: getattr(self, word) for word in (*options, *self.options)}}
+        options = ("dtype", "layout", "causal", "window", "scale", "softcap", *self.options)
+        pages = {"page": self.page, **({"POOL": self.pool} if self.pool else {})} if self.page else {}
+        sizes = {word: getattr(self, field) for word, field in _SIZES.items()}
+        return {**sizes, **{word: getattr(self, word) for word in options}, **pages}
+
+
+@lru_cache(maxsize=4096)  # of the lengths of batches, many are equal
+def _seen(queries: int, keys: int, causal: bool, window: int) -> int:
+    """How many keys the queries of a head see."""
+    shift, reach = keys - queries, window or keys + queries
+    if not causal and not window:
+        return queries * keys
+    seen = 0
+    for own in range(shift, shift + queries):
+        end = min(keys, own + 1 if causal else own + reach)
+        seen += max(0, end - max(0, own - reach + 1))
+    return seen
 
 
 def attention(
@@ -335,6 +351,9 @@ def attention(
     alibi: bool = False,
     sinks: bool = False,
     lse: bool = False,
+    lengths: bool = False,
+    page: int = 0,
+    pool: int = 0,
 ) -> Attention:
     """o = softmax(scale * q k^T) v for each head of each batch.
 
@@ -344,14 +363,18 @@ def attention(
     causal: whether a query sees no later keys; the last query is aligned with the last key.
     window: a query sees keys that are fewer than this many positions away; 0: all.
     scale: the factor of scores; 0: one over the root of `width`.
-    softcap: c if scores are c * tanh(score / c).
-    bias: whether a tensor is added to scores: B x H x SQ x SK, where a size of 1 is broadcast.
-    alibi: whether scores fall by `slopes[h]` for each position between the key and the query.
-    sinks: whether `sinks[h]` is an additional score without a value: weights then sum to less than one.
-    lse: whether there is a second result, the log of the sum of exp(score), including that of a sink.
+    softcap: c where scores are c * tanh(score / c).
+    bias: whether a tensor is added to scores: B x H x SQ x SK, of which a size of 1 stands for any.
+    alibi: whether scores fall by `slopes[h]` for each place that a key is away from the query's own.
+    sinks: whether `sinks[h]` is one more score, of no value: weights sum to less than one.
+    lse: whether there is a second result, the log of the sum of exp(score), a sink's among them.
+    lengths: whether `lengths[b]` is the number of keys that batch b has, up to `keys`.
+    page: how many keys a page of k and v has, where `pages[b, i]` is the page of the keys from i * page on; 0: none.
+    pool: how many pages k and v have; 0: as many as the table has places.
     """
     shared, last = (heads if kv_heads is None else kv_heads), (width if v_width is None else v_width)
     sizes = dict(zip(_SIZES.values(), map(plain, (batch, heads, shared, queries, keys, width, last)), strict=True))
     options: dict[str, Any] = {"causal": causal, "window": plain(window), "scale": scale, "softcap": softcap}
-    options |= {"bias": bias, "alibi": alibi, "sinks": sinks, "lse": lse}
+    options |= {"bias": bias, "alibi": alibi, "sinks": sinks, "lse": lse, "lengths": lengths}
+    options |= {"page": plain(page), "pool": plain(pool)}
     return Attention(**sizes, dtype=our_name(dtype), layout=layout, **options)

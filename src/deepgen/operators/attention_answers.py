@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepgen.operators.attention_inputs import check_inputs, keys_of, rows_of_head
 from deepgen.operators.base import Answer, Array
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
@@ -21,6 +22,7 @@ _WIDEST = 512  # width of the reference on a device
 
 
 def reference(operator: Attention, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+    check_inputs(operator, inputs)
     rows = (operator.batch, operator.heads, operator.queries)
     answers = {"o": Answer(np.empty((*rows, operator.v_width)), np.empty((*rows, operator.v_width), np.float32))}
     answers["lse"] = Answer(np.empty(rows), np.empty(rows, np.float32))
@@ -35,6 +37,7 @@ def reference(operator: Attention, inputs: Mapping[str, Array]) -> dict[str, Ans
 
 
 def reference_at(operator: Attention, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+    check_inputs(operator, inputs)
     shape = next(t.shape for t in operator.tensors() if t.name == output)
     one, two, three, *column = np.unravel_index(places, shape)
     head, query = (two, three) if output == "lse" or operator.layout == "bhsd" else (three, two)
@@ -54,23 +57,24 @@ def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, p
     deviations are allowed, and in `tolerance` the common error of equal weights. Scores are off by some f32 steps of
     the largest possible products and added terms, and each weight by the same share.
     """
-    of, own = operator.format, h // (operator.heads // operator.kv_heads)
-    q, k, v = (widen(operator.laid(inputs[n])[b, g], of) for n, g in (("q", h), ("k", own), ("v", own)))
-    q = q[places]
+    of, count, own = operator.format, keys_of(operator, inputs, b), (b, h // (operator.heads // operator.kv_heads))
+    k, v = (widen(rows_of_head(operator, inputs, name, own, count), of) for name in "kv")
+    q = widen(operator.laid(inputs["q"])[b, h], of)[places]
     quad, base, score = operator.shares()
-    keys = np.arange(operator.keys)
-    low, high = (end[places][:, None] for end in operator.ends())
+    keys = np.arange(count)
+    low, high = (end[places][:, None] for end in operator.ends(count))
     seen = (keys >= low) & (keys < high)
     with np.errstate(all="ignore"):
         scores = q @ k.T * operator.factor
         if operator.softcap:
             scores = operator.softcap * np.tanh(scores / operator.softcap)
-        largest = operator.factor * np.sqrt(np.square(q).sum(1, keepdims=True)) * np.sqrt(np.square(k).sum(1).max())
-        for added in _added(operator, inputs, b, h, places):
+        longest = np.sqrt(np.square(k).sum(1).max(initial=0.0))
+        largest = operator.factor * np.sqrt(np.square(q).sum(1, keepdims=True)) * longest
+        for added in _added(operator, inputs, (b, h), places, count):
             scores = scores + added
             seen = seen & (added > -np.inf)
-            largest = largest + np.where(seen, np.abs(added), 0.0).max(1, keepdims=True)
-        most = np.where(seen, scores, -np.inf).max(1, keepdims=True)
+            largest = largest + np.where(seen, np.abs(added), 0.0).max(1, keepdims=True, initial=0.0)
+        most = np.where(seen, scores, -np.inf).max(1, keepdims=True, initial=-np.inf)
         if operator.sinks:
             most = np.maximum(most, np.float64(inputs["sinks"][h]))
         weights = np.where(seen, np.exp(scores - most), 0.0)
@@ -87,14 +91,17 @@ def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, p
     return {"o": Answer(values, error), "lse": Answer(lse, np.broadcast_to(share, (len(places), 1))[:, 0])}
 
 
-def _added(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, places: Array) -> Iterator[Array]:
-    """The terms that are added to scores."""
+def _added(
+    operator: Attention, inputs: Mapping[str, Array], at: tuple[int, int], places: Array, count: int
+) -> Iterator[Array]:
+    """What is added to scores of a batch's and a head's so many keys."""
+    b, h = at
     if operator.alibi:
-        apart = places[:, None] + (operator.keys - operator.queries) - np.arange(operator.keys)
+        apart = places[:, None] + (count - operator.queries) - np.arange(count)
         yield np.abs(apart) * -np.float64(inputs["slopes"][h])
     if operator.bias:
         whole = np.broadcast_to(inputs["bias"], (operator.batch, operator.heads, operator.queries, operator.keys))
-        yield widen(np.ascontiguousarray(whole[b, h, places]), operator.format)
+        yield widen(np.ascontiguousarray(whole[b, h, places, :count]), operator.format)
 
 
 def reference_kernel(operator: Attention, language: str) -> Kernel | None:
@@ -118,6 +125,9 @@ def reference_kernel(operator: Attention, language: str) -> Kernel | None:
             read("slopes", operator.alibi),
             read("sinks", operator.sinks),
             *(read(f"{part}_lse", operator.lse) for part in ("want", "scale")),
+            read("lengths", operator.lengths),
+            read("pages", operator.page > 0),
+            ScalarArg("i64", "stride_pages_0" if operator.page else 0),
         ),
         grid=("ceil_div(SQ, 16) * B * H", 1, 1),
         block=(256, 1, 1),
@@ -127,7 +137,7 @@ def reference_kernel(operator: Attention, language: str) -> Kernel | None:
     sources = tuple(Source(n, (room / n).read_text()) for n in ("attention_reference.cu", "reference_device.h"))
     flags = {
         "FORMAT": _FORMATS[operator.dtype], "D": operator.width, "DV": operator.v_width,
-        "SOFTCAP": int(operator.softcap > 0),
+        "SOFTCAP": int(operator.softcap > 0), "LENGTHS": int(operator.lengths), "PAGE": operator.page,
     }  # fmt: skip
     name = "_".join(["attention_reference", *map(str, flags.values())])
     return Kernel(name, language, sources, tuple(f"-D{n}={x}" for n, x in flags.items()), LaunchPlan((step,)))

@@ -1,7 +1,8 @@
 // Attention's reference on a device, in f64: results, and how far off a kernel's may be. In CUDA, and emulated on a CPU.
 //
 // Plain: a block of 16 x 16 threads has 16 queries of a head, and goes over their keys twice, 16 at a time: for the
-// largest score, and for weights and sums. What the flags say: FORMAT (0: f32, 1: f16, 2: bf16), D, DV, SOFTCAP.
+// largest score, and for weights and sums. What the flags say: FORMAT (0: f32, 1: f16, 2: bf16), D, DV, SOFTCAP, LENGTHS,
+// PAGE (keys of a page, a multiple of 16, so that keys that are fetched together lie in one; 0: K and V have no pages).
 
 #include "reference_device.h"
 
@@ -43,14 +44,15 @@ DG_KERNEL attention_reference(
     i64 k_head, i64 k_batch, i64 v_row, i64 v_head, i64 v_batch, i64 o_row, i64 o_head, i64 o_batch, i32 heads,
     i32 per_group, i32 queries, i32 keys, i32 causal, i32 window, f64 scale, f64 cap, f64 quad, f64 base, f64 by_score, const void* bias,
     i64 bias_batch, i64 bias_head, i64 bias_row, i64 bias_key, const f32* slopes, const f32* sinks, f64* want_lse,
-    f32* size_lse
+    f32* size_lse, const i32* lengths, const i32* pages, i64 pages_row
 ) {
     const u32 at_q = 0, at_k = at_q + ROWS * D * 8, at_v = at_k + ROWS * D * 8, at_p = at_v + ROWS * DV * 8;
     const int tiles = (queries + ROWS - 1) / ROWS, row = thread_id() / ROWS, lane = thread_id() % ROWS;
     const int head = block_id() / tiles % heads, batch = block_id() / tiles / heads, group = head / per_group;
+    if (LENGTHS) keys = load_global<i32>(lengths + batch);
     const i64 first = (i64)(block_id() % tiles) * ROWS, query = first + row, own = query + keys - queries;
-    const Place of_q{q, q_row, batch * q_batch + head * q_head}, of_k{k, k_row, batch * k_batch + group * k_head},
-        of_v{v, v_row, batch * v_batch + group * v_head};
+    const Place of_q{q, q_row, batch * q_batch + head * q_head};
+    Place of_k{k, k_row, batch * k_batch + group * k_head}, of_v{v, v_row, batch * v_batch + group * v_head};
     const f64 none = -1e300, slope = slopes ? load_global<f32>(slopes + head) : 0.0;
     f64 most = none, longest = 0, added = 0, total = 0, sums[COLUMNS], sizes[COLUMNS], squares[COLUMNS];
     for (int c = 0; c < COLUMNS; ++c) sums[c] = sizes[c] = squares[c] = 0;
@@ -58,6 +60,11 @@ DG_KERNEL attention_reference(
     for (int pass = 0; pass < 2; ++pass) {
         for (i64 j = 0; j < keys; j += ROWS) {
             barrier();
+#if PAGE
+            const i64 page = load_global<i32>(pages + batch * pages_row + j / PAGE), shift = j / PAGE * PAGE;
+            of_k.offset = page * k_batch + group * k_head - shift * k_row;
+            of_v.offset = page * v_batch + group * v_head - shift * v_row;
+#endif
             fetch(at_k, of_k, j, keys, D);
             if (pass) fetch(at_v, of_v, j, keys, DV);
             barrier();

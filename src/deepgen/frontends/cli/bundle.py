@@ -50,8 +50,8 @@ Archive = Annotated[
 
 # The options of `tune`, except those that end a search: a bundle is packed as a whole.
 PACKED = (
-    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "target", "family", "threads", "trials", "jobs",
-    "seed", "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
+    "dtype", "layout", "epilogue", "fast_sums", "causal", "lengths", "page", "also", "target", "family", "threads",
+    "trials", "jobs", "seed", "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
 )  # fmt: skip
 
 

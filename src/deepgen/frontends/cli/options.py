@@ -109,6 +109,10 @@ _DECLARED = (
         "fast_sums", bool, "Allow accumulation below f32 precision; same as fast_sums=true."
     ),
     OptionSpec("causal", bool, "Causal attention: a query sees no later keys; same as causal=true."),
+    OptionSpec("lengths", bool, "Attention: each batch has a number of keys of its own; same as lengths=true."),
+    OptionSpec(
+        "page", int, "Attention: keys of a page, where k and v are in pages; same as page=...", least=1, metavar="KEYS"
+    ),
     OptionSpec(
         "also", str, "Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels "
         "are ranked by the geometric mean of their times.", metavar="NAME=VALUE...", repeated=True,
@@ -199,9 +203,9 @@ OPTIONS = {option.name: option for option in _DECLARED}
 OPTIONS["one_family"] = OptionSpec(
     "family", str, "Kernel family. [the fastest for the target, as measured]", complete=completion.families
 )
-# Options that are also parameters of an operator with the same name.
-OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums", "causal")
-# What the command line, a config file or an earlier run may set in a request, by the names of its fields.
+# Options that say what a word of that name may say, too.
+OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums", "causal", "lengths", "page")
+# What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
     "patience", "keep_top", "counters", "out",

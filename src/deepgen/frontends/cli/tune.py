@@ -29,10 +29,10 @@ Words = Annotated[
 
 
 @options.taking(
-    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "target", "host", "family", "threads", "trials",
-    "time_budget", "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from",
-    "no_second_look", "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library",
-    "noisy", "out", "warm", "strict_floats", after="words",
+    "dtype", "layout", "epilogue", "fast_sums", "causal", "lengths", "page", "also", "target", "host", "family",
+    "threads", "trials", "time_budget", "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer",
+    "learn_from", "no_second_look", "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline",
+    "library", "noisy", "out", "warm", "strict_floats", after="words",
 )  # fmt: skip
 def tune(
     context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any

@@ -1,5 +1,8 @@
 // What attention on processors shares: what a call is given, loads and stores anywhere, lanes of several vectors exchanged.
 #include <math.h>
+#if LENGTHS
+#include <stddef.h>
+#endif
 
 #include "x86_call.h"
 #include "cpu_pool.h"
@@ -92,6 +95,10 @@ typedef struct {
     num *lse;
     int threads;
     _Atomic long next, joined;
+#if LENGTHS
+    const int32_t *lengths, *pages;
+    long pages_row;
+#endif
 } job;
 
 #define PARAMETERS                                                                                                     \
@@ -110,6 +117,18 @@ typedef struct {
 
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long most_of(long a, long b) { return a > b ? a : b; }
+#if LENGTHS
+
+#define MORE_PARAMETERS const int32_t *lengths, const int32_t *pages, int64_t pages_row
+// What a batch is computed with: its own number of keys, and its row of the table of pages.
+static inline job of_batch(const job *j, long batch) {
+    job own;
+    memcpy(&own, j, offsetof(job, next));
+    own.keys = least(most_of(j->lengths[batch], 0), j->keys);
+    own.pages = j->pages + batch * j->pages_row;
+    return own;
+}
+#endif
 
 // The keys that a query sees: from `low` up to `high`.
 static inline long low(const job *j, long query) {

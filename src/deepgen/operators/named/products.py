@@ -102,10 +102,16 @@ def gemm_expression(gemm: Gemm) -> Expression:
 
 
 def attention_expression(attention: Attention) -> Expression:
-    """The expression of operators/attention.py: scores, their maximum, weights and their sum are stages."""
+    """Of operators/attention.py: scores, their maximum, weights and their sum are stages.
+
+    With lengths all scores are computed, and those of keys that a batch does not have are masked.
+    """
+    if attention.page:
+        raise BadInput(f"attention: page={attention.page} reads K where a table says", allowed="keys without pages")
     of, shapes = attention.dtype, {one.name: one.shape for one in attention.tensors()}
     q, k, v = (tensor(name, shapes[name], of) for name in "qkv")
-    more = {n: tensor(n, shapes[n], of if n == "bias" else "f32") for n in ("bias", "slopes", "sinks") if n in shapes}
+    formats = {"bias": of, "slopes": "f32", "sinks": "f32", "lengths": "i32"}
+    more = {name: tensor(name, shapes[name], kind) for name, kind in formats.items() if name in shapes}
     first, per = attention.layout == "bhsd", attention.heads // attention.kv_heads
     rows = (attention.batch, attention.heads, attention.queries)
     width, keys = reduce_axis("d", attention.width), reduce_axis("j", attention.keys)
@@ -113,24 +119,34 @@ def attention_expression(attention: Attention) -> Expression:
     def laid(batch: Position, head: Position, place: Position, column: Position) -> tuple[Position, ...]:
         return (batch, head, place, column) if first else (batch, place, head, column)
 
-    def seen(query: Position, key: Position, value: Element, otherwise: float) -> Element:
+    def seen(b: Position, query: Position, key: Position, value: Element, otherwise: float) -> Element:
         conditions = attention.sees(query, key)
+        if attention.lengths:  # a batch's last query is at its own last key
+            back, own, window = (key - query + attention.queries).cast("i32"), more["lengths"][b], attention.window
+            conditions = [key.cast("i32") < own, *([own >= back] if attention.causal else [])]
+            conditions += [own < back + window] if window else []
+            conditions += [own > back - window] if window and not attention.causal else []
         return where(reduce(and_, conditions), value, otherwise) if conditions else value
+
+    def distance(b: Position, query: Position, key: Position) -> Element:
+        if attention.lengths:
+            return abs((more["lengths"][b] - (key - query + attention.queries).cast("i32")).cast("f32"))
+        apart = query + (attention.keys - attention.queries) - key
+        return where(apart < 0, (0 - apart).cast("f32"), apart.cast("f32"))
 
     def score(b: Position, h: Position, i: Position, j: Position) -> Element:
         total = sum(q[laid(b, h, i, width)].cast("f32") * k[laid(b, h // per, j, width)].cast("f32"), width)
         total = total * attention.factor
         total = tanh(total * (1.0 / attention.softcap)) * attention.softcap if attention.softcap else total
         if attention.alibi:
-            apart = i + (attention.keys - attention.queries) - j
-            total = total - more["slopes"][h] * where(apart < 0, (0 - apart).cast("f32"), apart.cast("f32"))
+            total = total - more["slopes"][h] * distance(b, i, j)
         return total + more["bias"][b, h, i, j].cast("f32") if attention.bias else total
 
     scores = compute("scores", (*rows, attention.keys), score)
     seen_most = compute(
         "seen_most" if attention.sinks else "most",
         rows,
-        lambda b, h, i: max(seen(i, keys, scores[b, h, i, keys], _LOW), keys),
+        lambda b, h, i: max(seen(b, i, keys, scores[b, h, i, keys], _LOW), keys),
     )
     most = seen_most
 
@@ -141,7 +157,7 @@ def attention_expression(attention: Attention) -> Expression:
         most = compute("most", rows, with_sink)
 
     def weight(b: Position, h: Position, i: Position, j: Position) -> Element:
-        return seen(i, j, exp(scores[b, h, i, j] - most[b, h, i]), 0.0)
+        return seen(b, i, j, exp(scores[b, h, i, j] - most[b, h, i]), 0.0)
 
     weights = compute("weights", (*rows, attention.keys), weight)
 
@@ -153,7 +169,10 @@ def attention_expression(attention: Attention) -> Expression:
 
     def element(*at: Position) -> Element:
         b, h, i, column = laid(*at)
-        product = sum(weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32"), keys)
+        product = weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32")
+        if attention.lengths:  # a weight of zero would keep a NaN that happens to be there
+            product = where(keys.cast("i32") < more["lengths"][b], product, 0.0)
+        product = sum(product, keys)
         return (product * (1 / where(total[b, h, i] > 0.0, total[b, h, i], 1.0))).cast(of)
 
     results = [compute("o", shapes["o"], element)]

@@ -28,7 +28,7 @@ from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, Sca
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
 # The slots of each tensor's address: ctypes objects whose `value` is the address.
 Slots: TypeAlias = "dict[str, list[Any]]"
-_MOST_WHOLE, _MOST_REAL = 32, 8  # most arguments that the C code passes (c/bound.h)
+_MOST_WHOLE, _MOST_REAL = 36, 8  # arguments that C passes (c/bound.h)
 
 
 class NotLoadable(DeepgenError):

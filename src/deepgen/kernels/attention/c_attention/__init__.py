@@ -7,7 +7,14 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.attention import option_arguments, option_macros, rows_of, strides_of
+from deepgen.kernels.attention import (
+    length_arguments,
+    option_arguments,
+    option_macros,
+    resolved_for,
+    rows_of,
+    strides_of,
+)
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, Operator
@@ -35,7 +42,10 @@ class CAttention:
     name = "c_attention"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return refused(operator, target)
+        if (reason := refused(operator, target)) is not None:
+            return reason
+        attention, _ = served(operator, target, Attention, Cpu)
+        return "it reads keys that lie in rows, not in pages" if attention.page else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
         return Rank.YIELDS if few(*served(operator, target, Attention, Cpu)) else Rank.SPECIALISED
@@ -117,7 +127,8 @@ class CDecode:
         wide = lanes(cpu)
         d, dv = (ceil(width / wide) * wide for width in (attention.width, attention.v_width))
         part = _lines(rows * (dv + 2))
-        room = part + _lines(rows * (d + keys + 1))
+        runs = 6 * (keys // min(keys, attention.page)) + 4 if attention.page else 0  # in four bytes each
+        room = part + _lines(runs + rows * (d + keys + 1))
         parts = f" + B * HK * ceil_div(SQ * (H // HK), {rows}) * {splits * 4 * part}" if splits > 1 else ""
         memory = f"{config['THREADS']} * {4 * room}{parts}"
         return kernel(self.name, (__name__, "decode.c"), attention, cpu, config, memory)
@@ -194,12 +205,14 @@ def kernel(family: str, file: tuple[str, str], attention: Attention, cpu: Cpu, o
         "WINDOW": int(attention.window > 0),
         "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
+        **({"PAGE": attention.page} if attention.page else {}),
     }
     files = (
         *sources(package, (name, *_SHARED)),
         *sources("deepgen.kernels.attention", ("on_processors.h",)),
         *sources("deepgen.kernels.softmax.c_softmax", ("numbers.h",)),
     )
+    files = resolved_for(attention, files)
     return Kernel(family, "c", files, ("-std=gnu11", "-pthread", *defines(macros)), _plan(attention, own, memory))
 
 
@@ -213,6 +226,7 @@ def _plan(attention: Attention, own: Mapping[str, Any], memory: str) -> LaunchPl
         *(ScalarArg("f32", number) for number in ("scale", "softcap")),
         *option_arguments(attention),
         ScalarArg("i32", own["THREADS"]),
+        *length_arguments(attention),
     )
     requires = (
         (f"D == {attention.width}", f"a width of {attention.width}"),

@@ -172,6 +172,10 @@ ALONE static void finish(const job *j, room *r, int part, long query, long batch
 
 static void tile(const job *j, room *r, long number) {
     long tiles = (j->queries + TILE - 1) / TILE, of = number / tiles, batch = of / j->heads, head = of % j->heads;
+#if LENGTHS
+    const job own = of_batch(j, batch);
+    j = &own;
+#endif
     long at = number % tiles, query = (CAUSAL ? tiles - 1 - at : at) * TILE;  // the longest come first
     long end = least(query + TILE, j->queries), group = head / j->per_group;
     const stored *q = j->q + batch * j->q_batch + head * j->q_head, *k = j->k + batch * j->k_batch + group * j->k_head;
@@ -210,7 +214,13 @@ static void draw(void *given, int thread) {
     for (long at; (at = atomic_fetch_add(&j->next, 1)) < all;) tile(j, r, at);
 }
 
+#if LENGTHS
+void deepgen_attention(PARAMETERS, MORE_PARAMETERS) {
+    job j = JOB;
+    j.lengths = lengths, j.pages = pages, j.pages_row = pages_row;
+#else
 void deepgen_attention(PARAMETERS) {
     job j = JOB;
+#endif
     pool_run(threads, draw, &j);
 }

@@ -10,12 +10,24 @@
 #define V_WIDE (VECTORS(DV) * LANES)
 #define BESIDE 4  // rows, and vectors of columns beside them, whose sums are in registers
 
+#if PAGE
+// Keys of a block that lie side by side, and the first row of each such run: of K, of V, and of K in the block after it.
+#define RUN (PAGE < KEYS ? PAGE : KEYS)
+typedef struct {
+    const stored *k[KEYS / RUN], *v[KEYS / RUN], *next[KEYS / RUN];
+    long k_row, v_row;
+} runs;
+
+#endif
 // What rows have of a part of the keys, and what a thread works with.
 typedef struct {
     num sums[ROWS][V_WIDE], most[ROWS], total[ROWS];
 } __attribute__((aligned(64))) part;
 typedef struct {
     part own;
+#if PAGE
+    runs of;
+#endif
     num q[ROWS][WIDE], scores[ROWS][KEYS], by[ROWS];
 } __attribute__((aligned(64))) room;
 
@@ -53,11 +65,43 @@ ALWAYS void score_some(room *r, long rows, const stored *k, long row, const long
     }
 }
 
+#if PAGE
+// Part of a row that is read later, in lines of the cache: processors do not see where the next page is, and would wait at
+// each. Beside a key's score a share of its value is fetched, and beside a value a key of the next block. Few at a time
+// leave room for others.
+#define LINES(width) (((width) * (long)sizeof(stored) + 63) / 64)
+#define SHARE(n, parts) (((n) + (parts) - 1) / (parts))
+ALWAYS void fetch(const stored *from, long first, const long count) {
+    for (long line = first; line < first + count; line++) __builtin_prefetch((const char *)from + line * 64, 0, 2);
+}
+
+ALONE static void score_run(room *r, long rows, const stored *k, const stored *v, long count, num *to) {
+    const long row = r->of.k_row, v_row = r->of.v_row;
+    long i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (long q = 0; q < rows; q++) {
+            vec t[LANES];
+            UNROLLED EACH(LANES, e) {
+                if (q * LINES(DV) % ROWS < LINES(DV))  // with more rows than lines, the first row of each line
+                    fetch(v + (i + e) * v_row, q * LINES(DV) / ROWS, SHARE(LINES(DV), ROWS));
+                t[e] = multiplied(r->q[q], k + (i + e) * row);
+            }
+            put(to + q * KEYS + i, sums_of(t));
+        }
+    if (i < count) score_some(r, rows, k + i * row, row, count - i, to + i);
+}
+
+static void score(room *r, long rows, long count) {
+    for (long i = 0; i < count; i += RUN)
+        score_run(r, rows, r->of.k[i / RUN], r->of.v[i / RUN], least(RUN, count - i), r->scores[0] + i);
+}
+#else
 ALONE static void score(room *r, long rows, const stored *k, long row, long count) {
     long i = 0;
     for (; i + LANES <= count; i += LANES) score_some(r, rows, k + i * row, row, LANES, r->scores[0] + i);
     if (i < count) score_some(r, rows, k + i * row, row, count - i, r->scores[0] + i);
 }
+#endif
 
 // Scores of keys from `first` on become weights; what has been added up so far is to be scaled by `by`.
 ALONE static void weigh(const job *j, room *r, long row, const place *at, long first, long count) {
@@ -96,7 +140,16 @@ ALWAYS void add_some(room *r, long row, const int rows, const stored *v, long v_
     vec sums[BESIDE][BESIDE];
     UNROLLED EACH(rows, i) UNROLLED EACH(vectors, u)
         sums[i][u] = get(r->own.sums[row + i] + c + u * LANES) * r->by[row + i];
+#if PAGE
+    for (long run = 0; run < count; run += RUN)
+    for (long key = run; key < least(run + RUN, count); key++) {
+        v = r->of.v[run / RUN] - run * v_row;
+        const long shares = SHARE(DV, BESIDE * LANES), own = c / (BESIDE * LANES);
+        const stored *next = r->of.next[run / RUN] + (key - run) * r->of.k_row;
+        if (row == 0) fetch(next, own * LINES(D) / shares, SHARE(LINES(D), shares));
+#else
     for (long key = 0; key < count; key++) {
+#endif
         vec right[BESIDE];
         UNROLLED EACH(vectors, u) right[u] = get_part(v + key * v_row + c + u * LANES, DV - c - u * LANES);
         UNROLLED EACH(rows, i) {
@@ -141,7 +194,25 @@ ALONE static void finish(const job *j, const part *parts, long count, const plac
     }
 }
 
+#if PAGE
+// Where the keys from `first` on are, in a part that ends at `end`; after its last block none is fetched anew.
+static void locate(const job *j, room *r, const place *at, long first, long end) {
+    for (long i = 0; i < KEYS && first + i < end; i += RUN) {
+        long key = first + i, next = key + KEYS < end ? key + KEYS : key;
+        const stored *k = j->k + at->group * j->k_head, *v = j->v + at->group * j->v_head;
+        r->of.k[i / RUN] = k + j->pages[key / PAGE] * j->k_batch + key % PAGE * j->k_row;
+        r->of.v[i / RUN] = v + j->pages[key / PAGE] * j->v_batch + key % PAGE * j->v_row;
+        r->of.next[i / RUN] = k + j->pages[next / PAGE] * j->k_batch + next % PAGE * j->k_row;
+    }
+    r->of.k_row = j->k_row, r->of.v_row = j->v_row;
+}
+
+#endif
 static void tile(const job *j, room *r, const place *at) {
+#if LENGTHS
+    const job own = of_batch(j, at->batch);
+    j = &own;
+#endif
     for (long row = 0; row < at->rows; row++) {
         const stored *q =
             j->q + at->batch * j->q_batch + head_of(j, at, row) * j->q_head + query_of(j, at, row) * j->q_row;
@@ -149,6 +220,17 @@ static void tile(const job *j, room *r, const place *at) {
         r->own.most[row] = LOWEST, r->own.total[row] = 0;
     }
     memset(r->own.sums, 0, sizeof r->own.sums);
+#if PAGE  // every part begins with a run
+    long begin = low(j, 0) / RUN * RUN, seen = most_of(0, high(j, j->queries - 1) - begin);
+    long end = begin + (at->part + 1 < SPLITS ? seen * (at->part + 1) / SPLITS / RUN * RUN : seen);
+    for (long first = begin + seen * at->part / SPLITS / RUN * RUN; first < end; first += KEYS) {
+        long count = least(KEYS, end - first);
+        locate(j, r, at, first, end);
+        score(r, at->rows, count);
+        for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
+        add(r, at->rows, 0, j->v_row, count);
+    }
+#else
     long begin = low(j, 0), seen = most_of(0, high(j, j->queries - 1) - begin);
     long end = begin + seen * (at->part + 1) / SPLITS;
     const stored *k = j->k + at->batch * j->k_batch + at->group * j->k_head;
@@ -159,6 +241,7 @@ static void tile(const job *j, room *r, const place *at) {
         for (long row = 0; row < at->rows; row++) weigh(j, r, row, at, first, count);
         add(r, at->rows, v + first * j->v_row, j->v_row, count);
     }
+#endif
 }
 
 static inline part *parts_of(job *j) { return (part *)((room *)j->memory + j->threads); }
@@ -187,8 +270,14 @@ static void join(void *given, int thread) {
     }
 }
 
+#if LENGTHS
+void deepgen_attention(PARAMETERS, MORE_PARAMETERS) {
+    job j = JOB;
+    j.lengths = lengths, j.pages = pages, j.pages_row = pages_row;
+#else
 void deepgen_attention(PARAMETERS) {
     job j = JOB;
+#endif
     pool_run(threads, draw, &j);
     if (SPLITS > 1) pool_run(threads, join, &j);
 }

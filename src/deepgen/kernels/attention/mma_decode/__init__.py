@@ -8,7 +8,14 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.attention import option_arguments, option_macros, rows_of, strides_of
+from deepgen.kernels.attention import (
+    length_arguments,
+    option_arguments,
+    option_macros,
+    resolved_for,
+    rows_of,
+    strides_of,
+)
 from deepgen.kernels.base import Rank, overlapped
 from deepgen.kernels.gemm.mma_gemm.formats import NOTHING, counters, sums
 from deepgen.kernels.shared import gpu_kernel, served, sources
@@ -58,7 +65,8 @@ class MmaDecode:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         attention, gpu = served(operator, target, Attention, Cuda)
         launch = _plan(attention, config, gpu.multiprocessors)
-        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), _macros(attention, config), launch)
+        files = resolved_for(attention, sources(__name__, _OWN))
+        return gpu_kernel(self.name, "cuda", files, _macros(attention, config), launch)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return next(self.ranked(operator, target))
@@ -128,6 +136,7 @@ def _macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
         "WINDOW": int(attention.window > 0),
         "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
+        **({"PAGE": attention.page} if attention.page else {}),
         "AHEAD": _AHEAD,
     }
 
@@ -151,6 +160,7 @@ def _plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> L
         *(ScalarArg("i32", size) for size in ("B", "H", "H // HK", "SQ", "SK", "window")),
         *(ScalarArg("f32", number) for number in ("scale", "softcap")),
         *option_arguments(attention),
+        *length_arguments(attention),
     )
     shared = _shared_bytes(attention, *(c[knob] for knob in ("ROWS", "KEYS", "STAGES", "WARPS")))
     if c["QUERIES"] == "shared":

@@ -37,6 +37,18 @@ struct Problem {
     int first, tiles, groups, rows;  // tiles of a head of K from the first that is seen; heads of K; rows of each
     int shift, row_tiles, row_tile;
     i64 all, blocks;
+#if LENGTHS
+    const i32 *lengths, *pages;
+    i64 pages_row;
+
+    // With the number of keys that a batch has.
+    DG_DEVICE Problem of_batch(int batch) const {
+        Problem own = *this;
+        own.keys = least(most_of(load_global<i32>(lengths + batch), 0), keys);
+        own.shift = own.keys - queries;
+        return own;
+    }
+#endif
 
     // The keys that a query sees: from `low` to before `high`.
     DG_DEVICE int low(int query) const { return WINDOW ? most_of(0, query + shift - window + 1) : 0; }
@@ -49,7 +61,11 @@ struct Problem {
         rows = per_group * queries;
         row_tiles = (rows + ROWS - 1) / ROWS;
         row_tile = block_id() % row_tiles;
+#if LENGTHS  // of the batch that has most; others skip tiles
+        first = 0;
+#else
         first = low(0) / TILE;
+#endif
         tiles = most_of(1, (high(queries - 1) + TILE - 1) / TILE - first);
         all = (i64)groups * tiles;
         blocks = offered / row_tiles < all ? offered / row_tiles : all;
@@ -67,6 +83,12 @@ struct Copies {
     i64 left;
     int group, tile;
     u32 fill, begin;
+#if LENGTHS
+    int low, keys;  // of the batch, that its queries see
+#endif
+#if PAGE
+    const i32* table;
+#endif
 
     DG_DEVICE Copies(const Problem& p, i64 at, i64 end, u32 own) : p(p), left(end - at), fill(own), begin(own) {
         group = (int)(at / p.tiles);
@@ -75,9 +97,39 @@ struct Copies {
     }
     DG_DEVICE void settle() {
         int per = p.heads / p.per_group, batch = group / per, head = group - batch * per;
+#if LENGTHS
+        const Problem own = p.of_batch(batch);
+        low = own.low(0), keys = own.keys;
+#endif
+#if PAGE
+        k = p.k + head * p.k_head;
+        v = p.v + head * p.v_head;
+        table = p.pages + batch * p.pages_row;
+#else
         k = p.k + batch * p.k_batch + head * p.k_head;
         v = p.v + batch * p.v_batch + head * p.v_head;
+#endif
     }
+#if LENGTHS
+    DG_DEVICE bool has(int key) const { return key < keys && (!WINDOW || key >= low); }
+#endif
+#if PAGE
+    // Sixteen keys lie in one page, so a lane needs as many places of the table as there are sixteens in a stage.
+    template <int WIDTH, int PITCH>
+    DG_DEVICE void rows(u32 to, const Number* from, i64 row, i64 page, int key, const i32 (&at)[KEYS / 16]) const {
+        constexpr int CHUNKS = WIDTH / 8;  // 16 bytes each
+        const u32 lane = opaque(thread_id() % 32), step = opaque((u32)row);
+        DG_UNROLL for (int r = 0; r < KEYS / 16; ++r) {
+            const int first = key + r * 16;
+            const Number* own = from + at[r] * page + first % PAGE * row;
+            DG_UNROLL for (int n = 0; n < CHUNKS / 2; ++n) {
+                u32 i = n * 32 + lane, line = i / CHUNKS, chunk = i % CHUNKS;
+                copy_async_or_zero<16>(to + (r * 16 + line) * PITCH + chunk * 16, own + (line * step + chunk * 8),
+                                       has(first + (int)line));
+            }
+        }
+    }
+#else
     template <int WIDTH, int PITCH>
     DG_DEVICE void rows(u32 to, const Number* from, i64 row, int key) const {
         constexpr int CHUNKS = WIDTH / 8;  // 16 bytes each
@@ -86,15 +138,29 @@ struct Copies {
         from += key * row;
         DG_UNROLL for (int n = 0; n < KEYS * CHUNKS / 32; ++n) {
             u32 i = n * 32 + lane, line = i / CHUNKS, chunk = i % CHUNKS;
+#if LENGTHS
+            const bool real = has(key + (int)line);
+            copy_async_or_zero<16>(to + line * PITCH + chunk * 16, from + (line * step + chunk * 8), real);
+#else
             copy_async_or_zero<16>(to + line * PITCH + chunk * 16, from + (line * step + chunk * 8),
                                    key + (int)line < p.keys);
+#endif
         }
     }
+#endif
     DG_DEVICE void ask() {
         if (left > 0) {
             int key = (p.first + tile) * TILE + thread_id() / 32 * KEYS;
+#if PAGE
+            i32 at[KEYS / 16];
+            DG_UNROLL for (int r = 0; r < KEYS / 16; ++r)
+                at[r] = key + r * 16 < keys ? load_global<i32>(table + (key + r * 16) / PAGE) : 0;
+            rows<D, K_PITCH>(fill, k, p.k_row, p.k_batch, key, at);
+            rows<DV, V_PITCH>(fill + KEYS * K_PITCH, v, p.v_row, p.v_batch, key, at);
+#else
             rows<D, K_PITCH>(fill, k, p.k_row, key);
             rows<DV, V_PITCH>(fill + KEYS * K_PITCH, v, p.v_row, key);
+#endif
             --left;
             if (++tile == p.tiles) {
                 tile = 0;
@@ -114,15 +180,26 @@ struct Rows {
     f32 most[BLOCKS_M][2], total[BLOCKS_M][2];
     int low[BLOCKS_M][2], high[BLOCKS_M][2];  // of the keys that they see
     int least_high, most_low;                 // of all rows of the block
+#if LENGTHS
+    int most_high, least_low;
+#endif
     i64 bias[BLOCKS_M][2];                    // where a row's begins; less than 0 of rows that are not
     f32 slope[BLOCKS_M][2];
     int own[BLOCKS_M][2];  // the place of a row among keys
 
+#if LENGTHS
+    DG_DEVICE Rows(const Problem& whole, int group) {
+        const Problem p = whole.of_batch(group / (whole.heads / whole.per_group));
+#else
     DG_DEVICE Rows(const Problem& p, int group) {
+#endif
         int lane = thread_id() % 32, per = p.heads / p.per_group, batch = group / per, head = group - batch * per;
         int top = p.row_tile * ROWS, end = least(top + ROWS, p.rows);
         least_high = p.high(top / p.per_group);
         most_low = p.low((end - 1) / p.per_group);
+#if LENGTHS
+        most_high = p.high((end - 1) / p.per_group), least_low = p.low(top / p.per_group);
+#endif
         if (Q_SHARED) share_queries(p, batch, head, top, end);
         DG_UNROLL for (int m = 0; m < BLOCKS_M; ++m) {
             DG_UNROLL for (int r = 0; r < 2; ++r) {
@@ -368,10 +445,17 @@ decode(const Number* q, const Number* k, const Number* v, Number* o, f32* partia
        i64 q_batch, i64 k_row, i64 k_head, i64 k_batch, i64 v_row, i64 v_head, i64 v_batch, i64 o_row, i64 o_head,
        i64 o_batch, i32 batch, i32 heads, i32 per_group, i32 queries, i32 keys, i32 window, f32 scale, f32 cap,
        const Number* bias, i64 bias_batch, i64 bias_head, i64 bias_row, i64 bias_key, const f32* slopes, const f32* sinks,
+#if LENGTHS
+       f32* lse, const i32* lengths, const i32* pages, i64 pages_row) {
+#else
        f32* lse) {
+#endif
     Problem p = {q, k, v, o, partial, arrived, q_row, q_head, q_batch, k_row, k_head, k_batch, v_row, v_head, v_batch,
                  o_row, o_head, o_batch, heads, per_group, queries, keys, window,
                  bias, bias_batch, bias_head, bias_row, bias_key, slopes, sinks, lse};
+#if LENGTHS
+    p.lengths = lengths, p.pages = pages, p.pages_row = pages_row;
+#endif
     p.prepare(batch, scale, cap, block_count());
     i64 block = block_id() / p.row_tiles;
     if (block < p.blocks) {
@@ -390,7 +474,12 @@ decode(const Number* q, const Number* k, const Number* v, Number* o, f32* partia
                 copy_wait<STAGES - 2>();
                 warp_barrier();  // the stage has come, and the one before it has been read
                 copies.ask();
+#if LENGTHS
+                const int key = (p.first + tile) * TILE + thread_id() / 32 * KEYS;
+                if (key < rows.most_high && (!WINDOW || key + KEYS > rows.least_low)) rows.take(p, stage, key);
+#else
                 rows.take(p, stage, (p.first + tile) * TILE + thread_id() / 32 * KEYS);
+#endif
                 stage = stage + STAGE == own + STAGES * STAGE ? own : stage + STAGE;
             }
             finish(p, rows, group, block, group > begun);

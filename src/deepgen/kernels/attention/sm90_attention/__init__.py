@@ -39,6 +39,8 @@ class Sm90Attention:
             return "it multiplies f16 and bf16"
         if operator.width % 8 or operator.v_width % 8 or max(operator.width, operator.v_width) > _WIDEST:
             return f"it supports heads whose width is a multiple of 8, up to {_WIDEST}"
+        if operator.lengths:
+            return "it supports batches that all have as many keys, not lengths or pages"
         if max(operator.queries, operator.keys) > _LONG:
             return "it has 32-bit indices of queries and keys"
         return None

@@ -14,7 +14,7 @@
 #error "kernels are called in Python here: it is not known how functions take arguments, or there is no lock"
 #endif
 
-enum { MOST_TENSORS = 16, MOST_WHOLE = 32, MOST_REAL = 8 };
+enum { MOST_TENSORS = 16, MOST_WHOLE = 36, MOST_REAL = 8 };
 
 typedef uint64_t u64;
 typedef int64_t i64;
@@ -77,9 +77,9 @@ static int carry_out(const Step *s) {
 #define FOUR(n) u64, u64, u64, u64
 #define PASS(n) w[n], w[n + 1], w[n + 2], w[n + 3]
     typedef int (*Any)(double, double, double, double, double, double, double, double, FOUR(0), FOUR(4), FOUR(8),
-                       FOUR(12), FOUR(16), FOUR(20), FOUR(24), FOUR(28));
+                       FOUR(12), FOUR(16), FOUR(20), FOUR(24), FOUR(28), FOUR(32));
     return ((Any)s->function)(r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7], PASS(0), PASS(4), PASS(8), PASS(12),
-                              PASS(16), PASS(20), PASS(24), PASS(28));
+                              PASS(16), PASS(20), PASS(24), PASS(28), PASS(32));
 #undef FOUR
 #undef PASS
 }
