@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import ceil, isfinite, sqrt
 from typing import Any, ClassVar
 
-from deepgen.operators import attention_inputs
-from deepgen.operators.attention_inputs import PROBES
 from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ANY, INPUT, ROWS, Param, Signature, Solved, TensorFacts
@@ -27,6 +25,7 @@ from deepgen.vocabulary.kernel import Kernel
 
 DTYPES = ("bf16", "f16", "f32")
 LAYOUTS = ("bhsd", "bshd")
+PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
 _FIELDS = {**_SIZES, "POOL": "pool"}
 _SINGLE = 2.0**-23
@@ -214,7 +213,9 @@ class Attention(Operator):
 
     def work(self) -> Work:
         """With lengths, of those that normal inputs have: keys after them are not read."""
-        lengths = attention_inputs.lengths(self) if self.lengths else [self.keys] * self.batch
+        from deepgen.operators import attention_reference
+
+        lengths = attention_reference.lengths(self) if self.lengths else [self.keys] * self.batch
         seen = sum(_seen(self.queries, keys, self.causal, self.window) for keys in lengths)
         width, tensors = self.width + self.v_width, self.tensors()
         read = sum(t.bytes for t in tensors if t.role == INPUT and t.name not in ("k", "v", "pages"))
@@ -227,7 +228,9 @@ class Attention(Operator):
         return PROBES
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        return attention_inputs.inputs(self, seed, probe)
+        from deepgen.operators.attention_reference import inputs
+
+        return inputs(self, seed, probe)
 
     @property
     def format(self) -> DType:
@@ -249,18 +252,18 @@ class Attention(Operator):
         return low, np.minimum(keys, own + ahead)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators.attention_answers import reference
+        from deepgen.operators.attention_reference import reference
 
         return reference(self, inputs)
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        from deepgen.operators.attention_answers import reference_at
+        from deepgen.operators.attention_reference import reference_at
 
         return reference_at(self, inputs, output, places)
 
     def reference_kernel(self, language: str) -> Kernel | None:
         """None if the exponential in f64 needs a vendor's library, or if heads are too wide."""
-        from deepgen.operators.attention_answers import reference_kernel
+        from deepgen.operators.attention_reference import reference_kernel
 
         return reference_kernel(self, language)
 
