@@ -214,6 +214,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("simt_conv", (*CONVOLUTIONS, *CHANNELS_FIRST), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx1100"), 4),
         *_crossed("sm90_attention", ATTENTIONS, CUDA[2:3], 6),
         *_crossed("c_attention", (*ATTENTIONS[1:3], *LENGTHS[:1]), ("x86:avx2", "x86:avx512", *ARM), 4),
+        *_crossed("x86_amx_attention", ATTENTIONS[1:], X86[-2:], 6),
         *_crossed("c_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), ("x86:avx2", "x86:avx512", *ARM), 4),
         *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),

@@ -118,6 +118,7 @@ def test_it_comes_before_vectors_but_for_few_queries() -> None:
         (softmax(4, 4), "x86:amx", "attention only"),
         (attention(1, 1, 8, 8, 64, dtype="f32"), "x86:amx", "bf16 only"),
         (attention(1, 1, 8, 8, 257), "x86:amx", "up to 256"),
+        (attention(2, 1, 8, 8, 64, lengths=True), "x86:amx", "not lengths"),
         (attention(1, 1, 8, 8, 64), "x86:avx512_bf16", "amx_tile"),
     ],
 )

@@ -49,6 +49,8 @@ class X86AmxAttention:
         attention, cpu = served(operator, target, Attention, X86)
         if attention.dtype != "bf16":
             return "it computes bf16 only"
+        if attention.lengths:
+            return "it supports batches that all have as many keys, not lengths or pages"
         if max(attention.width, attention.v_width) > _WIDEST:
             return f"it supports heads up to {_WIDEST} wide"
         return None if cpu.has(*_NEEDS) else "it needs " + ", ".join(_NEEDS)
