@@ -31,7 +31,7 @@ _FIELDS = {**_SIZES, "POOL": "pool"}
 _SINGLE = 2.0**-23
 OPTIONS = ("bias", "alibi", "sinks", "lse", "lengths")
 _PAGE_SIZES = (16, 32, 64, 128, 256)  # keys of a page
-_LATER = (*OPTIONS, "page", "pool")  # not written where they are not asked for: older files have none
+_LATER = (*OPTIONS, "page", "pool")  # omitted from files unless used: older files do not have them
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Attention(Operator):
 
     @property
     def _places(self) -> int:
-        """Of pages, in the table."""
+        """How many pages the table lists."""
         return self.batch * ceil(self.keys / self.page)
 
     @property
@@ -183,8 +183,8 @@ class Attention(Operator):
         return Signature((*inputs, o, *([Param("lse", "output", "f32", ("B", "H", "SQ"))] if self.lse else [])))
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
-        """With pages, only a bias may have SK as a size. Otherwise SK is what the table has places for, or, where these
-        are as many as of the operator itself, its own."""
+        """With pages, only a bias may have SK as a dimension. Without one SK is the number of keys that the table has
+        room for, or the operator's own where its table is as large."""
         if not self.page or "pages" not in arrays:
             return super().solve(arrays)
         columns, bias = arrays["pages"].shape[-1], arrays.get("bias")

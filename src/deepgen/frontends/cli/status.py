@@ -54,7 +54,8 @@ def _print_status(row: dict[str, Any], width: int) -> None:
     labelled("  state", row["state"] + pid, width=width)
     done = sum(row["trials"].values())
     counts = ", ".join(f"{n} {verdict}" for verdict, n in row["trials"].items())
-    of = f" of {row['budget']}" if row["budget"] else ""
+    # A finished study used as many as its space and its time allowed.
+    of = f" of {row['budget']}" if row["budget"] and row["state"] != "finished" else ""
     labelled("  trials", f"{done}{of}{': ' if counts else ''}{counts}", width=width)
     if "damage" in row:
         labelled("  damage", row["damage"], width=width)
