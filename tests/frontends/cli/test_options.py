@@ -13,7 +13,7 @@ import typer
 
 import deepgen as dg
 from deepgen.frontends.cli import main, tune
-from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, OptionSpec, seconds_of
+from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OF_OPERATOR, OPTIONS, OptionSpec, seconds_of
 from deepgen.frontends.formats import TuningFile
 from deepgen.tuning import Request
 
@@ -22,8 +22,7 @@ REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_fac
            for f in fields(Request)}  # fmt: skip
 # Only for the command line and files: words, another machine, files of the older tool, session behaviour.
 NOT_IN_PYTHON = {
-    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "host", "one_kernel", "jobs", "address",
-    "space_strategy", "library", "noisy", "warm",
+    *OF_OPERATOR, "also", "host", "one_kernel", "jobs", "address", "space_strategy", "library", "noisy", "warm",
 }  # fmt: skip
 # Only in Python, where they are objects.
 NOT_DECLARED = {"operator", "generator", "rules", "policy", "settings", "progress", "watch", "stop", "engine"}
