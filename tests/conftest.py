@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions, spawn
@@ -83,7 +83,10 @@ gc.set_threshold(50_000, 20, 20)
 
 # The same examples on every machine, however slow it is just now. As they are always the same ones, many more of them
 # would find little more; `pytest --hypothesis-profile many` draws them, also always the same.
-settings.register_profile("deepgen", deadline=None, derandomize=True, database=None, max_examples=15)
+slow = [HealthCheck.too_slow]  # a busy machine may stop a worker for a minute while it draws
+settings.register_profile(
+    "deepgen", deadline=None, derandomize=True, database=None, max_examples=15, suppress_health_check=slow
+)
 settings.register_profile("many", settings.get_profile("deepgen"), max_examples=400)
 settings.load_profile("deepgen")
 
