@@ -76,7 +76,7 @@ class Panels:
     """What blocks of results read of the operand along which vectors run."""
 
     apart: frozenset[str]  # axes along which each place has panels of its own, such as the images of a batch
-    whole: bool  # neighbouring panels share nothing, as they do where windows overlap
+    whole: bool  # whether neighbouring panels share nothing; with overlapping windows they do
     column: int  # bytes of a panel's column that the next one does not share
 
 
@@ -104,8 +104,7 @@ def usual_blocks(
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
         rest = prod(pieces[axis] for axis in others)
-        whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows of the copied stage
-        sizes = sorted(b for b in whole if b <= room)
+        sizes = [b for b in _whole(pieces[panels], True) if b <= room]
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
         if own is not None and own.whole and most is None:
             separate = prod(pieces[axis] for axis in own.apart)

@@ -107,7 +107,8 @@ def attention_expression(attention: Attention) -> Expression:
     With lengths all scores are computed, and those of keys that a batch does not have are masked.
     """
     if attention.page:
-        raise BadInput(f"attention: page={attention.page} reads K where a table says", allowed="keys without pages")
+        why = "an expression cannot read k and v through a table"
+        raise BadInput(f"attention: page={attention.page}: {why}", allowed="k and v without pages")
     of, shapes = attention.dtype, {one.name: one.shape for one in attention.tensors()}
     q, k, v = (tensor(name, shapes[name], of) for name in "qkv")
     formats = {"bias": of, "slopes": "f32", "sinks": "f32", "lengths": "i32"}
