@@ -203,7 +203,7 @@ def test_families_say_what_they_do_not_serve() -> None:
     assert [generators.find(one, hopper).name for one in (lengths, many)] == ["mma_decode", "rules"]
     paged, here = attention(2, 8, 1, 100, 64, lengths=True, page=16), targets.resolve("x86:avx2")
     assert "not in pages" in (generators.by_name("c_attention").refuses(paged, here) or "")
-    assert "an expression cannot read k and v through a table" in (generators.by_name("rules").refuses(paged, here) or "")
+    assert "cannot read k and v through a table" in (generators.by_name("rules").refuses(paged, here) or "")
     assert [generators.find(paged, one).name for one in (here, hopper)] == ["c_decode", "mma_decode"]
     with pytest.raises(dg.DeepgenError, match="no generator supports attention"):
         generators.find(attention(2, 8, 200, 200, 64, lengths=True, page=16), hopper)

@@ -135,13 +135,17 @@ def block_sizes(
     draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: Panels | None
 ) -> dict[str, int]:
     """How many tiles along each axis of the consumer a block has by default; `own` as in `usual_blocks`."""
-    kept = vectors.by.dot.right if vectors.by else sums.dtype
-    column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
+    column = prod(axis.extent for axis in sums.reduced) * _element_bytes(sums, vectors)
     extents = {axis.name: axis.extent for axis in consumer.axes}
     copied = sum(bytes_of(stage) for stage in draft.expression.stages if of_blocks(draft, stage, sums))
     most = prod(extents.values()) * draft.target.l2_bytes // (2 * copied) if copied else None
     panels = places_in(consumer, sums)[vectors.axis]
     return usual_blocks(draft.target, extents, tiles, panels, column, own=own, most=most)
+
+
+def _element_bytes(sums: Stage, vectors: Vectors) -> int:
+    """The size of an element of a panel."""
+    return dtype(vectors.by.dot.right if vectors.by else sums.dtype).bytes
 
 
 def bytes_of(stage: Stage) -> int:
@@ -156,7 +160,7 @@ def panels_of(sums: Stage, vectors: Vectors, to: Mapping[str, str]) -> Panels:
     return Panels(
         frozenset(to[axis.name] for axis in sums.axes if axis.extent > 1 and axis.name in alone - {vectors.axis}),
         vectors.axis in alone,
-        prod(axis.extent for axis in sums.reduced if axis.name in alone) * dtype(sums.dtype).bytes,
+        prod(axis.extent for axis in sums.reduced if axis.name in alone) * _element_bytes(sums, vectors),
     )
 
 
