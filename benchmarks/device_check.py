@@ -37,9 +37,15 @@ OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("attention", {"B": 2, "H": 4, "HK": 2, "SQ": 37, "SK": 131, "D": 40, "DV": 24}),
     ("attention", {"B": 1, "H": 3, "S": 129, "D": 64, "causal": True}),
     ("attention", {"B": 3, "H": 8, "HK": 1, "SQ": 1, "SK": 1053, "D": 128}),
+    ("attention", {"B": 5, "H": 8, "HK": 2, "SQ": 2, "SK": 700, "D": 64, "lengths": True, "causal": True}),
+    ("attention", {"B": 5, "H": 8, "HK": 2, "SQ": 1, "SK": 1040, "D": 128, "lengths": True, "page": 16}),
     ("conv1d", {"N": 3, "L": 211, "CI": 24, "CO": 40, "k": 5, "stride": 2, "pad": 2}),
     ("conv3d", {"N": 1, "D": 5, "H": 9, "W": 11, "CI": 8, "CO": 24, "k": 3, "pad": 1}),
     ("dilated_conv2d", {"N": 2, "H": 17, "W": 13, "CI": 16, "CO": 24, "k": 3, "pad": 2, "groups": 2}),
+    ("conv1d", {"N": 3, "L": 211, "CI": 24, "CO": 40, "k": 5, "pad": 2, "dilation": 3, "layout": "ncl"}),
+    ("conv3d", {"N": 2, "D": 5, "H": 9, "W": 11, "CI": 8, "CO": 24, "k": 3, "pad": 1, "layout": "ncdhw"}),
+    ("dilated_conv2d", {"N": 2, "H": 17, "W": 13, "CI": 16, "CO": 24, "k": 3, "pad": 2, "groups": 2, "layout": "nchw"}),
+    ("conv_transpose2d", {"N": 2, "H": 7, "W": 9, "CI": 16, "CO": 24, "k": 3, "stride": 2, "layout": "nchw"}),
     ("conv_transpose2d", {"N": 1, "H": 7, "W": 9, "CI": 16, "CO": 24, "k": 3, "stride": 2, "pad": 1}),
 )
 FORMATS_OF_GEMM = ("f32", "tf32", "f64", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
@@ -84,7 +90,7 @@ def problems(target: Target) -> Iterator[Problem]:
         for layout in IMAGE_LAYOUTS:
             for dtype in FORMATS:
                 operator = dg.conv2d(*shape[:6], stride=shape[6], pad=shape[7], dtype=dtype, layout=layout)
-                yield Problem(operator.describe(), operator)
+                yield from (Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in served(operator, target))
     for name, values in OTHERS:
         for dtype in next(word.choices for word in OPERATORS.get(name).words if word.name == "dtype"):
             operator = dg.operator(name, **values, dtype=dtype)
