@@ -90,7 +90,9 @@ def problems(target: Target) -> Iterator[Problem]:
         for layout in IMAGE_LAYOUTS:
             for dtype in FORMATS:
                 operator = dg.conv2d(*shape[:6], stride=shape[6], pad=shape[7], dtype=dtype, layout=layout)
-                yield from (Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in served(operator, target))
+                yield from (
+                    Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in served(operator, target)
+                )
     for name, values in OTHERS:
         for dtype in next(word.choices for word in OPERATORS.get(name).words if word.name == "dtype"):
             operator = dg.operator(name, **values, dtype=dtype)

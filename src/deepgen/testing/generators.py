@@ -10,6 +10,8 @@ import pytest
 from deepgen import targets
 from deepgen.generators import Generator
 from deepgen.operators import Operator
+from deepgen.operators.signature import dense_strides, stride_scalars
+from deepgen.run.call.plans import check_shape
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.vocabulary import Kernel
@@ -86,6 +88,7 @@ class GeneratorSuite:
         assert named and named <= tensors
         outputs = {t.name for t in operator.tensors() if t.role != "input"}
         assert outputs <= named
+        check_shape(kernel, {**operator.scalars(), **_dense(operator)})
 
     def test_a_config_outside_the_space_is_explained(
         self, family: Generator, operator: Operator, target: Target
@@ -94,3 +97,11 @@ class GeneratorSuite:
         config = dict(family.default(operator, target))
         knob = space.knobs[0].name
         assert not space.contains({**config, knob: 10**9})
+
+
+def _dense(operator: Operator) -> dict[str, int]:
+    """The strides of dense tensors, by the names that a kernel's requirements use."""
+    strides: dict[str, int] = {}
+    for tensor in operator.tensors():
+        strides |= stride_scalars(tensor.name, dense_strides(tensor.shape))
+    return strides

@@ -93,8 +93,11 @@ def convolution(operator: Operator) -> FewChannels | None:
         return None
     if values["groups"] != 1 or values["weight_layout"] != NONE:
         return None
-    words = {word.name: word for word in operator.words}
-    names = (of_sides(words[name], values[name]) if name in words else {} for name in _EACH)
+    words, own = (
+        {word.name: word for word in operator.words},
+        operator.parameters(),
+    )
+    names = (of_sides(words[name], values[name]) if name in own else {} for name in _EACH)
     kernel, strides, pads, dilations = (
         value if isinstance(value := values[n], tuple) else (value, value) for n in _EACH
     )
