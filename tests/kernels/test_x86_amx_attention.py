@@ -108,6 +108,7 @@ def test_it_comes_before_vectors_but_for_few_queries() -> None:
 
     assert names(attention(1, 8, 64, 64, 64))[:2] == [FAMILY.name, "c_attention"]
     assert names(attention(1, 8, 1, 4096, 64))[:2] == ["c_decode", FAMILY.name]
+    assert names(attention(1, 32, 1, 4096, 64, kv_heads=4))[0] == names(attention(1, 1, 10, 651, 64))[0] == FAMILY.name
     assert FAMILY.name not in names(attention(1, 8, 64, 64, 64, dtype="f32"))
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.attention.c_attention import few, kernel, refused
+from deepgen.kernels.attention.c_attention import few, kernel, refused, rows_of
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import served, sources, thread_counts
 from deepgen.operators import Attention, Operator
@@ -24,7 +24,7 @@ _PACK = ("tile", "head", "ahead")  # 0, 1, 2 in attention_amx.c
 _FILES = ("attention_rooms.h", "attention_pack.h", "attention_products.h", "attention_weights.h", "tiles.h")
 _BUFFERS = 3  # blocks of K and V that a thread packs in turn
 _SQUARE = 1024  # bytes of a tile register
-# Clocks of a core, by counts of instructions; none has been measured.
+# Clocks of a core, by counts of instructions; none was measured by itself.
 _DOT = 16.0  # a product of two tiles of 16 lines of 64 bytes
 _WEIGH = 5.6  # 16 scores: 11 operations on two units
 _ROW = 12.0  # what else a row of a step takes
@@ -33,6 +33,7 @@ _KEY_SQUARE, _VALUE_SQUARE = 128.0, 112.0  # packing one: its shuffles, and 64 t
 _QUERY = 10.0  # copying a query's 32 numbers, or storing 32 of its results
 _FROM_L1, _FROM_L2, _FROM_L3 = 128.0, 32.0, 8.0  # bytes
 _WAKING = 10_000.0  # threads for a second round
+_ENOUGH = 8  # rows from which tiles were faster than c_decode: 1.3 to 3 times with 8 to 16, 0.7 to 0.9 with 4
 _SHOWN = 0.1  # of the shorter of two kinds of work that overlap
 
 
@@ -57,7 +58,8 @@ class X86AmxAttention:
 
     def rank(self, operator: Operator, target: Target) -> Rank:
         """For a few queries packing keys takes longer than multiplying them."""
-        return Rank.YIELDS if few(*served(operator, target, Attention, X86)) else Rank.SPECIALISED
+        attention, cpu = served(operator, target, Attention, X86)
+        return Rank.YIELDS if few(attention, cpu) and rows_of(attention) < _ENOUGH else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
         attention, cpu = served(operator, target, Attention, X86)
