@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # that has it; any other torch will do where there is no such release.
 TORCH := torch==2.13.0
 
-.PHONY: demo test bare site lint types newest check clean
+.PHONY: demo test slow bare site lint types newest check clean
 
 demo: $(VENV)/core
 	$(BIN)/deepgen tune examples/kernels/distances.py --time-budget 30s --keep-top 4
@@ -20,9 +20,13 @@ demo: $(VENV)/core
 # Both parts run whatever the first one finds; the exit code is the worse of the two.
 test: $(VENV)/dev
 	@.ci/missing
-	@$(BIN)/python -m pytest -m "not quiet" --workers auto; beside=$$?; \
+	@$(BIN)/python -m pytest -m "not slow and not quiet" --workers auto; beside=$$?; \
 	$(BIN)/python -m pytest -m quiet -rs; quiet=$$?; \
 	exit $$((beside > quiet ? beside : quiet))
+
+# The other half of the tests' time: whole runs, long draws, Ray, torch.compile. CI runs them too.
+slow: $(VENV)/dev
+	$(BIN)/python -m pytest -m "slow and not quiet" --workers auto
 
 # The core alone, without any extra: it tunes, and every command that needs an extra says which.
 bare: $(VENV)/bare/core
@@ -43,7 +47,7 @@ types: $(VENV)/dev
 newest: $(VENV)/dev
 	$(BIN)/mypy --python-version 3.13
 
-check: lint types test bare
+check: lint types test slow bare
 
 clean:
 	rm -rf $(VENV)

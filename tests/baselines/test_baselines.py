@@ -127,6 +127,7 @@ def test_kernels_that_heuristics_propose_come_first() -> None:
     assert cutlass_dsl.ranked(kernels, []) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("tvm") is None, reason="TVM is not installed (apache-tvm)")
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_tvm_gives_the_reference(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +160,7 @@ def test_some_take_part_by_name_only() -> None:
     assert "numpy" in asked_for(True, able, operator)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None or find_spec("torch") is None, reason="needs triton and torch")
 def test_the_product_in_triton_gives_the_reference(tmp_path: Path) -> None:
     """With Triton's interpreter, which must be enabled before Triton is imported."""
@@ -199,6 +201,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
         baselines.by_name("eigen")
 
 
+@pytest.mark.slow
 def test_baselines_race_in_the_worker_on_read_only_inputs(tmp_path: Path) -> None:
     operator = gemm(64, 64, 64, layout="nt")
     runner = open_runner(Task(operator, X86), cache=tmp_path)

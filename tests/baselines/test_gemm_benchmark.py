@@ -33,6 +33,7 @@ def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **options)
 
 
+@pytest.mark.slow
 def test_a_race_is_measured_and_kept_with_all_that_is_needed_to_judge_it(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0", "--json", str(out)]

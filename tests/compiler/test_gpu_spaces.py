@@ -165,18 +165,21 @@ def lowered(
     ]
 
 
+@pytest.mark.slow
 @emulated
 def test_configs_on_plain_arithmetic_units_compute_their_expressions(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     right(lowered(PLAIN, H200, lambda sketch: not sketch.name.startswith("matrix")), tmp_path / "all")
 
 
+@pytest.mark.slow
 @emulated
 def test_configs_on_matrix_units_compute_their_expressions(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     right(lowered(MATRICES, H200, lambda sketch: sketch.name.startswith("matrix")), tmp_path / "all")
 
 
+@pytest.mark.slow
 @emulated
 def test_configs_on_matrix_units_of_four_warps_compute_their_expressions(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
@@ -185,6 +188,7 @@ def test_configs_on_matrix_units_of_four_warps_compute_their_expressions(tmp_pat
     right(programs, tmp_path / "all")
 
 
+@pytest.mark.slow
 @emulated
 def test_configs_with_all_places_of_images_in_a_row_compute_their_expressions(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()

@@ -49,6 +49,7 @@ def test_products_have_names_and_texts_of_their_own() -> None:
 OWN = [product for product in PRODUCTS.values() if product.own]
 
 
+@pytest.mark.slow
 @emulated
 def test_products_whose_lanes_load_for_themselves_compute_their_expressions(tmp_path: Path) -> None:
     found: list[Any] = []

@@ -31,6 +31,7 @@ LINES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", COMPILERS[:2] or [pytest.param("", marks=pytest.mark.skip(reason=NO_COMPILER))])
 def test_a_sample_on_this_processor(compiler: str) -> None:
     first = 12 * COMPILERS.index(compiler)
@@ -45,6 +46,7 @@ def test_scans_in_vectors_read_nothing_that_is_not_chosen(number: int) -> None:
     assert [error for _, error in failures(options(["--seed", "64", "--only", str(number)])) if error] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_convolutions_on_this_processor() -> None:
     words = ["--convolutions", "--count", "12", "--seed", "7"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cases import CASES
 from compiled import in_child, library, run
 from expressions import expressions
@@ -66,6 +67,7 @@ def configs(expression: Expression, cpu: Any, count: int) -> list[tuple[Sketch, 
     return [(found[str(config.get(SKETCH, next(iter(found))))], config) for config in drawn]
 
 
+@pytest.mark.slow
 def test_every_config_computes_the_expression(tmp_path: Path) -> None:
     told = [*CASES.values(), *random_expressions(RANDOM)]
     cases = [
@@ -90,6 +92,7 @@ def test_every_config_computes_the_expression(tmp_path: Path) -> None:
         assert not (wrong := in_child(work)), wrong
 
 
+@pytest.mark.slow
 def test_buffers_are_as_large_as_the_space_says() -> None:
     for place, expression in enumerate(CASES.values()):
         cpu = (X86, ARM)[place % 2]

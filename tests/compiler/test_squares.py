@@ -82,6 +82,7 @@ def test_what_is_no_copy_of_whole_squares_stays_as_it_is() -> None:
     assert not calls(lower(turned(8, 8), oblong))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 @pytest.mark.parametrize("flag", ["-O2", WITHOUT_SHUFFLES])
 def test_squares_of_every_size_are_copied(flag: str, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_no_loop_chooses_between_an_element_and_what_changes_nothing() -> None:
         assert not re.search(r"\? \(*x\[.*: \(*(f32\))?-?(0\.0f|INFINITY)", written), expression.name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_nothing_past_the_end_is_read(tmp_path: Path) -> None:
     cases = [(e, config, lowered(s, config, X86)) for e in expressions() for s, config in configs(e, X86, 0)[:1]]

@@ -39,6 +39,7 @@ def translated(text: str, hosts: list[Host]) -> str:
     return text.replace("cuda:sm_80", "sim").replace("jobs = 16", "jobs = 2")
 
 
+@pytest.mark.slow
 def test_the_page_from_two_hosts_to_results(hosts: list[Host], tmp_path: Path) -> None:
     before = marked()
     try:

@@ -97,6 +97,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start, tmp_path: Path) -> None:
     write_tasks(hosts)
     file = own_file(hosts, GROUPS)

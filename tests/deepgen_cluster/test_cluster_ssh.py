@@ -121,6 +121,7 @@ def test_a_password_prints_as_stars_and_is_no_json() -> None:
         json.dumps(secret)
 
 
+@pytest.mark.slow
 def test_a_password_is_told_to_its_host_alone(
     servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

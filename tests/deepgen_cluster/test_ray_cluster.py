@@ -125,6 +125,7 @@ def told(trial: Trial) -> tuple[Any, ...]:
     return trial.id, dict(trial.config), measured.verdict, measured.samples
 
 
+@pytest.mark.slow
 def test_a_study_has_the_same_trials_as_on_one_machine(nodes: Nodes, tmp_path: Path) -> None:
     def run(engine: Engine, folder: str, trials: int) -> list[tuple[Any, ...]]:
         target = targets.resolve("sim:faults=0.3")
@@ -159,6 +160,7 @@ def test_a_build_whose_process_dies_is_tried_again(nodes: Nodes, tmp_path: Path)
     assert all(outcome.measurement.ok for outcome in outcomes.values())
 
 
+@pytest.mark.slow
 def test_a_build_that_always_kills_its_process_is_a_verdict(nodes: Nodes, tmp_path: Path) -> None:
     with opened(nodes.engine(tmp_path), "build_seconds=5") as session:
         session.submit(0, kernels(1)[0])
@@ -210,6 +212,7 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
         assert collect(session, 1)[0].measurement.ok
 
 
+@pytest.mark.slow
 def test_a_kernel_on_the_processor_survives_the_death_of_the_process_it_runs_in(nodes: Nodes, tmp_path: Path) -> None:
     target = targets.resolve("cpu")
     family = generators.find(OPERATOR, target)
@@ -341,6 +344,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 OURS = ("gemm ", "preparing", "searching", "finals", "done", "time: ", "      ", "stopping", "deepgen: stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "code"), [(0, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["to the end", "Ctrl-C", "killed"]
 )

@@ -25,6 +25,7 @@ print(study.folder)
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_on_with_it_on_ray(tmp_path: Path) -> None:
     script = TUNE.format(folder=str(EXAMPLE.parent))
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)

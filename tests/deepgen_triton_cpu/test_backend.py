@@ -76,15 +76,18 @@ def _run(*command: str, cache: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_arrays_are_taken_and_what_is_not_served_is_named(tmp_path: Path) -> None:
     assert "tt.elementwise_inline_asm is not supported on CPUs" in _run("-c", ARRAYS, cache=tmp_path)
 
 
+@pytest.mark.slow
 def test_autotune_follows_the_active_backend(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert "agrees with config 0" in _run("-c", TUNED, cache=tmp_path)
 
 
+@pytest.mark.slow
 def test_where_no_gpu_is_found_the_installed_backend_is_the_device_of_the_release_it_serves(tmp_path: Path) -> None:
     told = tmp_path / "installed-0.dist-info"
     told.mkdir()
@@ -94,6 +97,7 @@ def test_where_no_gpu_is_found_the_installed_backend_is_the_device_of_the_releas
     assert said.split() in (["deepgen_cpu"], ["a", "GPU"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "checks"), [("tutorials.py", 6), ("later_tutorials.py", 4)])
 def test_programs_like_tritons_tutorials_run_unchanged(file: str, checks: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -20,6 +20,7 @@ SEED = int(os.environ.get("DEEPGEN_TRITON_SEED", "1"))
 CLOSE = 2e-4  # relative to the largest number, at least 1: sums are added in another order
 
 
+@pytest.mark.slow
 def test_they_agree_with_tritons_interpreter(tmp_path: Path) -> None:
     file = tmp_path / "programs.py"
     shapes = random_programs.write(file, SEED, COUNT)

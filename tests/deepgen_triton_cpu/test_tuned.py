@@ -53,6 +53,7 @@ def test_the_examples_are_right(name: str, examples: Any) -> None:
         assert judged.ok, explain(output, found[output], answer.values, of, judged, None)
 
 
+@pytest.mark.slow
 def test_one_is_tuned_and_called(tmp_path: Path) -> None:
     own, _ = triton_calls.example("softmax")
     space = own.family.space(own.operator(), CPU)

@@ -61,6 +61,7 @@ def test_results_stand_with_their_conditions(tmp_path: Path) -> None:
     assert {"date", "hardware", "load", "versions", "command"} <= set(content["conditions"])
 
 
+@pytest.mark.slow
 def test_two_source_trees_are_compared(tmp_path: Path) -> None:
     """The old one does nothing: what a study takes there says nothing more."""
     out, old = tmp_path / "times.json", tmp_path / "old" / "src" / "deepgen"

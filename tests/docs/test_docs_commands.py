@@ -52,6 +52,7 @@ def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         yield folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page(
     page: Path, tmp_path: Path, preloaded_command: Path, request: pytest.FixtureRequest

@@ -65,6 +65,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     compiled.core.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None or programs.python_headers() is None, reason="no C compiler")
 def test_a_wheel_that_is_built_with_a_compiler_has_the_compiled_calls(
     tmp_path: Path, beside: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch

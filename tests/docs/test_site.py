@@ -33,6 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_a_server(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     fetched = {address for page in pages for address in FETCHED.findall(page.read_text())}

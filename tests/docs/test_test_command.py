@@ -90,14 +90,14 @@ def test_both_parts_run_and_the_worse_counts(tmp_path: Path, first: int, second:
     python = tmp_path / "bin/python"
     python.write_text(f"""#!/bin/sh
 echo "$@" >>{tmp_path}/called
-case "$*" in *"not quiet"*) exit {first} ;; *) exit {second} ;; esac
+case "$*" in *"not slow"*) exit {first} ;; *) exit {second} ;; esac
 """)
     python.chmod(0o755)
     for stamp in ("core", "dev"):
         (tmp_path / stamp).touch()
     done = subprocess.run(["make", f"VENV={tmp_path}", "test"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert [re.split(r" -(?:-workers|rs)\b", line)[0] for line in (tmp_path / "called").read_text().splitlines()] == [
-        "-m pytest -m not quiet",
+        "-m pytest -m not slow and not quiet",
         "-m pytest -m quiet",
     ]
     assert (done.returncode != 0) is bool(first or second), done.stdout
@@ -105,15 +105,22 @@ case "$*" in *"not quiet"*) exit {first} ;; *) exit {second} ;; esac
 
 def test_ci_runs_the_same_command() -> None:
     script = (ROOT / ".ci/run").read_text()
-    assert re.search(r"^make -j2 check$", script, re.MULTILINE)
+    assert re.findall(r"^make (?:-j2 )?(.*) \|\| status", script, re.MULTILINE) == ["lint types test", "slow bare"]
     assert "pip install" not in script and "EXTRAS" not in script
-    assert re.search(r"^check:.*\btest\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert re.search(r"^check: lint types test slow bare$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_every_test_is_in_one_part(tmp_path: Path) -> None:
+    parts = re.findall(r'-m "?((?:not )?(?:slow|quiet)[\w ]*)', commands("test", tmp_path) + commands("slow", tmp_path))
+    for slow in (False, True):
+        for quiet in (False, True):
+            assert sum(eval(part, {"slow": slow, "quiet": quiet}) for part in parts) == 1, (parts, slow, quiet)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_ci_tries_the_core_alone_too(tmp_path: Path) -> None:
     """Its environment has nothing but what the core asks for."""
-    assert re.search(r"^check:.*\bbare\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
     tried = commands("bare", tmp_path)
     assert f"{tmp_path}/venv/bare/bin/python tests/bare.py" in tried
     installs = [line for line in tried.splitlines() if "install" in line and "venv/bare/bin" in line]

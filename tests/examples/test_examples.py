@@ -12,6 +12,7 @@ import pytest
 EXAMPLES = [p for p in sorted((Path(__file__).parents[2] / "examples").glob("*.py")) if p.stem != "own_operator"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -72,6 +72,7 @@ def at_home(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tuned
 
 
+@pytest.mark.slow
 def test_it_is_reopened_and_called_in_a_new_process(at_home: Path, tmp_path: Path) -> None:
     assert run("-c", CALL, str(study(at_home, "vadd")), cwd=tmp_path) == "right\n"
 
@@ -85,6 +86,7 @@ def test_the_command_line_goes_on_with_it(at_home: Path) -> None:
     assert "void row_softmax" in deepgen("show", str(study(at_home, "row_softmax")), "--source", cwd=at_home)
 
 
+@pytest.mark.slow
 def test_it_travels_in_a_bundle_without_its_code(at_home: Path, tmp_path: Path) -> None:
     folder = tmp_path / study(at_home, "vadd").name
     shutil.copytree(study(at_home, "vadd"), folder)
@@ -117,6 +119,7 @@ def installed(site: Path) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     site = installed(tmp_path / "site")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}

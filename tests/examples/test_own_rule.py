@@ -37,6 +37,7 @@ def with_bias() -> Any:
     return dg.compute("y", (4, 3, 70), lambda i, j, k: x[j, k, i] * 2 + b[i, j, k])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cuda:sm_80", "hip:gfx90a"])
 def test_runs_are_stored_plane_by_plane(name: str, tmp_path: Path) -> None:
     family, gpu = Rules([Planes()]), targets.resolve(name)
@@ -91,6 +92,7 @@ def test_an_installed_package_offers_it_to_every_study(target: str, why: str | N
     assert next((row["why"] for row in answers if row["rule"] == "Planes"), None) == why
 
 
+@pytest.mark.slow
 def test_it_is_tuned_on_a_gpu_and_another_process_finds_it_again(tmp_path: Path) -> None:
     needs.toolchain(targets.resolve("cuda:sm_90a"), "cuda")
     with emulated(tmp_path / "gpu", SimtCuda):

@@ -29,6 +29,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow
 def test_all_are_right_in_tritons_interpreter() -> None:
     pytest.importorskip("torch")
     env = {**os.environ, "TRITON_INTERPRET": "1"}

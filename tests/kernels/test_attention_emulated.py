@@ -28,6 +28,7 @@ def drawn(seed: int) -> Attention:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize("seed", range(DRAWN))
 def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
     assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact") == "", config
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize("early", [4])
 def test_warpgroups_that_take_turns_over_many_tiles(early: int, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ TIMED = (
 )
 
 
+@pytest.mark.slow
 def test_the_family_that_serves_is_nearly_the_fastest_of_those_that_were_timed() -> None:
     longer = {}
     for operator, row in TIMED:

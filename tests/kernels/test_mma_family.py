@@ -103,6 +103,7 @@ def _paired(dtypes: list[str], target: str) -> list[tuple[str, str]]:
     return [(dtype, layouts[(turn + place) % 4]) for place, dtype in enumerate(dtypes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", CHIPS)
 def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path: Path) -> None:
     chip = targets.resolve(target)

@@ -40,6 +40,7 @@ def test_what_it_cannot_do_it_refuses_in_words(own: Operator, target: str, why: 
     assert why in (FAMILY.refuses(own, targets.resolve(target)) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "ways", "probe"),
     [

@@ -277,6 +277,7 @@ def built(operator: Gemm, config: Any, folder: Path) -> Any:
         return toolchain.build(FAMILY.emit(operator, HOPPER, config), HOPPER, folder, BuildLimits(), group)
 
 
+@pytest.mark.slow
 def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
     tried = (SHAPES[0], SHAPES[2], SHAPES[4], *SHAPES[-4:])
     assert {operator.a for operator in tried} == {"bf16", "f16", "tf32", "i8", "f8e4m3"}

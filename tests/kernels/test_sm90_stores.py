@@ -23,6 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emulation.NO_COMPILER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "way", "columns", "words"),
     [

@@ -43,6 +43,7 @@ def ours_is_behind(library: Library) -> None:
     library.reload()
 
 
+@pytest.mark.slow
 def test_the_first_use_of_a_shape_is_measured_and_kept(library: Library) -> None:
     ours_is_behind(library)
     assert library.choose(UNSEEN, "cpu").how == "vendor", "as predicted"
@@ -62,6 +63,7 @@ def test_the_first_use_of_a_shape_is_measured_and_kept(library: Library) -> None
     assert dg.library(library.folder).choose(UNSEEN, "cpu").seconds == best[1], "and another process measures nothing"
 
 
+@pytest.mark.slow
 def test_times_are_known_where_the_folder_cannot_be_written(library: Library) -> None:
     measuring = dg.library(library.folder, dispatch="measure")
     with library.store.changing():
@@ -92,6 +94,7 @@ def test_another_word_for_dispatch_is_refused(tmp_path: Path) -> None:
         dg.library(tmp_path, dispatch="guess")
 
 
+@pytest.mark.slow
 def test_why_can_measure_first(library: Library, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["library", "why", "gemm", "M=52", "N=70", "K=33", "--target", "cpu", "--library", str(library.folder)]
     assert main([*words, "--measure"]) == 0
@@ -109,6 +112,7 @@ def serves_one_row_only(library: Library) -> None:
     library.reload()
 
 
+@pytest.mark.slow
 def test_what_is_made_for_a_shape_is_raced_and_kept_where_it_is_the_fastest(library: Library, tmp_path: Path) -> None:
     serves_one_row_only(library)
     assert library.choose(UNSEEN, "cpu").entry is None
@@ -141,6 +145,7 @@ def test_without_a_compiler_nothing_is_made(library: Library, monkeypatch: pytes
     assert "install gcc" in dg.library(library.folder).why(UNSEEN, "cpu"), "as kept"
 
 
+@pytest.mark.slow
 def test_a_kernel_made_for_a_shape_that_is_wrong_does_not_serve(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

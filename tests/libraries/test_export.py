@@ -81,6 +81,7 @@ def exported(filled: Path, tuned: list[Study], tmp_path_factory: pytest.TempPath
     return (folder / "first").rename(folder / "moved")
 
 
+@pytest.mark.slow
 def test_a_c_program_by_pkg_config(exported: Path, tmp_path: Path) -> None:
     needed("gcc", "pkg-config")
     flags = run(
@@ -128,6 +129,7 @@ def test_a_processor_without_the_instructions_is_told(library: Library, tmp_path
     assert code == 1 and found.deepgen_last_error() == b"deepgen_softmax_f32: this processor has no made_up_isa"
 
 
+@pytest.mark.slow
 def test_a_wheel_is_installed_without_a_compiler(library: Library, tmp_path: Path) -> None:
     where = ["--library", str(library.folder), "--name", "tuned"]
     assert main(["library", "export", "--wheel", str(tmp_path / "dist"), *where]) == 0
@@ -192,6 +194,7 @@ int main(void) {
 """
 
 
+@pytest.mark.slow
 def test_kernels_of_fixed_shapes_are_one_function(expressed_ones: Path, tmp_path: Path) -> None:
     """Expressions have constant shapes, and may have no sizes at all."""
     needed("gcc")
@@ -371,6 +374,7 @@ int main(void) {
 """
 
 
+@pytest.mark.slow
 def test_c_chooses_as_python_does(library: Library, tmp_path: Path) -> None:
     needed("gcc")
     for entry, tile in zip(library.list(), ({"MR": 3, "NR": 2}, {"MR": 4, "NR": 3}), strict=False):  # models differ

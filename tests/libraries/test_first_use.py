@@ -68,6 +68,7 @@ def test_who_lost_stays_slower_when_the_machine_slows_down(library: Library, mon
     assert sorted(found.times.kernels.values()) == pytest.approx([1.5, 1.8, 1.8])
 
 
+@pytest.mark.slow
 def test_variants_are_made_for_longer_while_a_baseline_is_faster(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

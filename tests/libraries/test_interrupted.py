@@ -26,6 +26,7 @@ def test_several_processes_make_one_library(tmp_path: Path) -> None:
     assert all((tmp_path / str(i) / "format").read_text() == "deepgen library 1\n" for i in range(50))
 
 
+@pytest.mark.slow
 def test_who_comes_second_waits(library: Library) -> None:
     other = dg.library(library.folder)
     [name, *_] = [entry.name for entry in library.list()]

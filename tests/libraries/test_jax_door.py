@@ -35,6 +35,7 @@ def functions(jax: Any) -> Callable[..., Any]:
     return functions
 
 
+@pytest.mark.slow
 def test_kernels_are_traced_and_right(jax: Any, functions: Callable[..., Any], library: Library) -> None:
     kernels = functions(library)
     assert set(kernels) == {"gemm_f32_nn", "softmax_f32"} and not kernels.without
@@ -51,6 +52,7 @@ def test_kernels_are_traced_and_right(jax: Any, functions: Callable[..., Any], l
     np.testing.assert_allclose(twice, np.stack([a @ b, -(a @ b)]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_kernels_of_fixed_shapes(jax: Any, functions: Callable[..., Any], expressed_ones: Path) -> None:
     kernels = functions(expressed_ones)
     assert not kernels.without

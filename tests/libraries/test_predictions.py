@@ -158,6 +158,7 @@ def gpu_library(folder: Path) -> Library:
     return library
 
 
+@pytest.mark.slow
 def test_c_chooses_as_python_does_on_gpus(tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")

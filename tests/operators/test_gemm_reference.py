@@ -97,6 +97,7 @@ def test_a_few_elements_are_those_of_the_whole(operator: Gemm) -> None:
         assert alike(got, Answer(want.values.reshape(-1)[places], scale)), probe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "first"), [("cuda:sm_90a", 3), ("cuda:sm_80", 4), ("hip:gfx906", 3), ("hip:gfx90a", 4)]
 )

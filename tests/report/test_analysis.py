@@ -153,6 +153,7 @@ JUNK = st.one_of(
 NAMES = st.sampled_from(["event.a", "event.b", "fact.c", "knob.d", "knob.e", "derived.f"])
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.data())
 def test_rows_of_others_cannot_break_it(drawn: st.DataObject) -> None:

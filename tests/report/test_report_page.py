@@ -95,6 +95,7 @@ def report(*names: str | Path, folder: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_study_on_this_processor(opened: Any, cpu: Study, tmp_path: Path) -> None:
     seen = opened(report(cpu.folder, folder=tmp_path))
     assert seen.charts() >= {"ratios", "roofline", "history", "over-time", "heatmap", "parallel", "verdicts", "time"}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hostile_text import HOSTILE
 from served import PATIENCE, Writer, serving, started
 
@@ -83,6 +84,7 @@ def charted(page: Any, count: int) -> None:
     until(page, "window.deepgenReport?.columns().trial?.length === arg", count)
 
 
+@pytest.mark.slow
 def test_a_page_follows_its_study_through_a_restart_and_stops_it(browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

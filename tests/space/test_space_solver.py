@@ -26,6 +26,7 @@ def wide(memory: int = 1000) -> Space:
     return space
 
 
+@pytest.mark.slow
 def test_a_wide_space_is_answered_by_a_solver() -> None:
     pytest.importorskip("ortools")
     space = wide()

@@ -45,6 +45,7 @@ def failure(compiler: CCompiler, kernel: Kernel, target: Cpu, folder: Path, **li
     return caught.value
 
 
+@pytest.mark.slow
 def test_every_compiler_builds_a_library_that_runs(
     compiler: CCompiler, target: Cpu, tmp_path: Path, group: Group
 ) -> None:

@@ -121,6 +121,7 @@ def test_what_no_library_can_compile_is_told_with_the_package_that_can(tmp_path:
     assert version and path
 
 
+@pytest.mark.slow
 def test_kernels_in_f64_build_for_cuda(tmp_path: Path) -> None:
     """Vectors of four numbers in f64 are wider than any load or store."""
     _, chip = found("cuda:sm_90a")

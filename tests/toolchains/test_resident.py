@@ -69,6 +69,7 @@ def test_one_that_was_killed_while_it_rested_is_replaced(tmp_path: Path, group: 
     assert ask(PID, tmp_path, group).code == 0 and not alive(pid)
 
 
+@pytest.mark.slow
 def test_limits_count_for_each_build(tmp_path: Path, group: Group) -> None:
     pids = {ask(f"{SPIN}\n{PID}", tmp_path, group, cpu_seconds=1).log for _ in range(3)}
     assert len(pids) == 1  # although the process took more than a second in total

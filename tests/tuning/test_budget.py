@@ -148,6 +148,7 @@ def test_every_build_takes_longer_than_the_time(tmp_path: Path) -> None:
         tune(tmp_path, target="sim:build_seconds=600", time_budget=1.0)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
     """It sleeps before it compiles: only one kernel fits, the default, and later builds are tried on resume."""
     wrapper = tmp_path / "gcc"

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from deepgen.tuning.study.study import Study
 
 # Like the command line, reports each finished trial only once it is in the journal.
@@ -37,6 +39,7 @@ def finish(out: Path) -> Study:
     return Study.open(json.loads(lines[-1])["study"])
 
 
+@pytest.mark.slow
 def test_many_kills(tmp_path: Path) -> None:
     chance = random.Random(7)
     reported = 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import preloaded
+import pytest
 
 import deepgen as dg
 from deepgen.operators import is_built_in
@@ -38,6 +39,7 @@ def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     assert again.operator == centred() and again.describe() == centred().describe()
 
 
+@pytest.mark.slow
 def test_a_worker_and_a_bundle_make_it_from_its_data(tmp_path: Path) -> None:
     operator = centred()
     assert is_built_in(operator)

@@ -155,6 +155,7 @@ def test_a_state_of_other_families_is_refused(state: dict[str, Any]) -> None:
         portfolio(planned()).restore(state, [], [])
 
 
+@pytest.mark.slow
 def test_one_study_one_resume_one_result(tmp_path: Path) -> None:
     study = dg.tune(SOFTMAX, target="cpu", trials=4, out=tmp_path, baselines=False)
     again = dg.tune(SOFTMAX, target="cpu", trials=6, out=tmp_path, baselines=False)

@@ -117,6 +117,7 @@ print(int(peak) >> 10)
 """
 
 
+@pytest.mark.slow
 def test_a_small_journal_never_becomes_large(study: Path, tmp_path: Path) -> None:
     for name, forge in HOSTILE.items():
         forged = shutil.copytree(study, tmp_path / name)

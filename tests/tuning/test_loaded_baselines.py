@@ -32,6 +32,7 @@ def loaded_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves(
     tmp_path: Path, loaded_by: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
     assert attempts["hangs"] == 1, "the finals do not wait for it again"
 
 
+@pytest.mark.slow
 def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded_by: Path) -> None:
     """Baselines that were loaded before it are compared."""
     engine = dg.LocalEngine()

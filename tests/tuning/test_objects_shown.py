@@ -25,6 +25,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Study:
         return dg.tune(gemm(24, 16, 8), target="cpu", family="c_gemm", trials=2, baselines=False, out=out / "studies")
 
 
+@pytest.mark.slow
 def test_a_study_tells_what_it_is_of_and_how_far(tuned: Study) -> None:
     text = repr(tuned)
     assert text.startswith(f"<deepgen study of gemm f32 nn 24x16x8 on {tuned.target.name}: 2 trials, best ")

@@ -30,6 +30,7 @@ def _emulated() -> None:
     needs.qemu(TARGET)
 
 
+@pytest.mark.slow
 def test_a_bundle_counts_as_this_machine_does_and_its_study_goes_on_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def study_in(folder: Path) -> Study:
     return Study.open(sorted((folder / "deepgen-studies").glob("*"))[0])
 
 
+@pytest.mark.slow
 def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path, first: subprocess.Popen[str]) -> None:
     folder = study_in(tmp_path).folder
     writers = [start(tmp_path, *words) for words in ([*TUNE, *LONG], ["resume", str(folder)], ["retest", str(folder)])]
@@ -83,6 +84,7 @@ def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path, first: subp
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.slow
 def test_the_second_takes_over_when_the_first_is_killed(tmp_path: Path, first: subprocess.Popen[str]) -> None:
     assert run(tmp_path, *TUNE, *LONG)[0] == 1
     first.kill()

@@ -50,6 +50,7 @@ def no_gpu() -> None:
     needs.toolchain(targets.resolve("cuda:sm_80"), "cuda")
 
 
+@pytest.mark.slow
 def test_a_study_is_packed_run_and_merged(deepgen: Callable, project: Path) -> None:
     packed = deepgen("bundle", "pack", *SMALL, "-o", "b.tar.gz")
     assert packed.code == 0 and "12 kernels" in packed.out

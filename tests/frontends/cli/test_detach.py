@@ -75,6 +75,7 @@ def test_stop_ends_compilers_and_workers_too(deepgen: Callable) -> None:
     assert Study.open(started["study"]).running() is None
 
 
+@pytest.mark.slow
 def test_detaching_tells_how_to_follow_and_stop(deepgen: Callable, project: Path) -> None:
     (project / "numpy.py").write_text("raise RuntimeError('a file of the user, not to be imported')")
     said = deepgen("tune", *SLOW, "--detach")

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FUZZ = Path(__file__).parents[3] / "benchmarks" / "fuzz.py"
 COUNT = int(os.environ.get("DEEPGEN_FUZZ_COUNT", "28"))
 
 
+@pytest.mark.slow
 def test_changed_files_do_no_harm(tmp_path: Path) -> None:
     command = [sys.executable, str(FUZZ), "--count", str(COUNT), "--seed", "7", "--json", str(tmp_path / "fuzz.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -82,6 +82,7 @@ def test_what_is_no_kernel_is_refused(deepgen: Callable, project: Path) -> None:
         assert said.code == 2 and "bug" not in said.err, said.err
 
 
+@pytest.mark.slow
 def test_a_study_and_an_entry_of_a_library_are_judged_as_they_are(deepgen: Callable, project: Path) -> None:
     study = dg.tune(dg.gemm(24, 20, 16), target="cpu", trials=2, baselines=False, out=project / "studies")
     said = deepgen("judge", str(study.folder))

@@ -68,6 +68,7 @@ def test_what_is_no_other_shape_is_refused(other: Any, tmp_path: Path) -> None:
         dg.tune([SHAPES[0], other], target="sim", trials=2, out=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_bundle_measures_all_shapes(tmp_path: Path, deepgen: Callable[..., Any]) -> None:
     archive = str(tmp_path / "b.tar.gz")
     words = ("gemm", "MNK=16", "--also", "M=24", "--target", "cpu", "--trials", "2", "--out", str(tmp_path / "studies"))

@@ -48,6 +48,7 @@ def test_a_family_without_an_estimate_has_no_cost_to_show(deepgen: Callable, stu
     assert said.code == 2 and "has no cost model" in said.err
 
 
+@pytest.mark.slow
 def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project: Path, study: Study) -> None:
     renamed = study.folder.rename(project / "mine")
     before = Study.open(renamed).trials()

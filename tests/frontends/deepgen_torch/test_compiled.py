@@ -17,6 +17,7 @@ import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import inductor, routes  # noqa: E402
 from deepgen.frontends.torch.race import TorchRace  # noqa: E402
 
+pytestmark = pytest.mark.slow  # torch.compile
 GIVEN, MULTIPLIED, TORCHS = "deepgen_two_scales_mm", "deepgen_scaled_mm", "extern_kernels._scaled_mm"
 _F8 = torch.float8_e4m3fn
 

@@ -113,6 +113,7 @@ def test_where_nothing_is_called_that_a_library_has_one_is_told() -> None:
         torch.mm(X, SQUARE)
 
 
+@pytest.mark.slow
 def test_torchs_own_samples_are_as_without_a_library() -> None:
     """In a separate process: torch's tests change compiler settings when they are imported."""
     words = [sys.executable, str(Path(__file__).with_name("opinfo.py")), "--seed", "1", "--samples", "1"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from plain_operators import CPU, Ones
 from test_lent_threads import pieces
 
@@ -55,6 +56,7 @@ def beside(busy: Callable[[], object], work: Callable[[], bool]) -> list[int]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_children_of_a_busy_process_call_kernels_on_threads_of_their_own() -> None:
     call = load(pieces("forks"), Ones(), CPU)
     large = np.zeros(200_000, np.float32)

@@ -275,6 +275,7 @@ def test_a_runner_is_closed_while_a_program_runs(server: LoopbackBoard) -> None:
     assert disturbed_board.settled(server) == [] and server.files() == []
 
 
+@pytest.mark.slow
 def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     server: LoopbackBoard, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +302,7 @@ def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     assert "such as riscv:k1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_a_killed_tuner_left_is_removed_by_a_later_study(server: LoopbackBoard, tmp_path: Path) -> None:
     killed = next(fault for fault in disturbed_board.FAULTS if fault.kills_tuner)
     told = disturbed_board.one(server, 0, killed, after=4.0, trials=1, folder=tmp_path)

@@ -91,6 +91,7 @@ def test_the_first_kernel_meets_a_prepared_worker(monkeypatch: pytest.MonkeyPatc
         runner.close()
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors in the preparing thread would go unnoticed."""
     opened = WorkerProcess.open

@@ -44,6 +44,7 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return bundle_archive.unpack(archive, tmp_path)
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_verdict_and_the_right_ones_race(
     unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

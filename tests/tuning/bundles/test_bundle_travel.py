@@ -97,6 +97,7 @@ def test_without_a_compiler_nothing_is_packed_and_no_study_is_left(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_bundle_gives_what_the_local_engine_gives(travelled: tuple[Study, Path], tmp_path: Path) -> None:
     study, results = travelled
     merged = merge(study, results)
@@ -187,6 +188,7 @@ def test_times_of_two_devices_do_not_mix(travelled: tuple[Study, Path]) -> None:
         merge(study, edited(results, elsewhere))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     archive, results = tmp_path / "b.tar.gz", tmp_path / "b.results.jsonl"
     packed = pack(sim(tmp_path / "studies", "measure_seconds=0.1", trials=12), archive)
@@ -234,6 +236,7 @@ def test_a_study_goes_on_in_a_second_bundle_and_its_best_race_again(
     assert finals is not None and best.id in [row.trial for row in finals.finalists]
 
 
+@pytest.mark.slow
 def test_the_default_races_in_every_bundle_as_it_does_at_home(tmp_path: Path) -> None:
     # With so much noise the default's own trial is far from the best, and with so few kept only its name helps it.
     engine, finals = LocalEngine(jobs=1, cache=tmp_path / "cache"), []

@@ -19,6 +19,7 @@ def library(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_every_library_is_better_than_chance_and_repeats_itself(recorded: RecordedSpace, library: str) -> None:
     contest = Contest("model", 25, {"library": library})
     guided = [replay(recorded, contest, seed)[-1] for seed in range(2)]
