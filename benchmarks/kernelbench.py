@@ -5,8 +5,8 @@
 CHECKOUT is a folder with KernelBench's repository (github.com/ScalingIntelligence/KernelBench); its problems are run
 unchanged. `deepgen.torch.traced` converts each problem's module to an operator, which is tuned for `--seconds` (0: the
 default, without a search), loaded, and compared with the module on the problem's own inputs and on drawn ones. Then
-both, and torch.compile, are timed alternately, with cold caches. Results are lines of FILE: problems with a result are
-skipped the next time. torch may not round to tf32, except with `--torch-defaults`. `--small` makes all sizes small, for
+both, and torch.compile, are timed alternately, with cold caches. Problems with a result in FILE are skipped the next
+time. torch may not round to tf32, except with `--torch-defaults`. `--small` makes all sizes small, for
 a CPU.
 """
 
@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
@@ -31,11 +30,12 @@ from deepgen.operators import Operator
 from deepgen.run.call.loaded import load
 from deepgen.targets import Target
 from deepgen.toolchains import build_once
-from harness import Deadline, Options, Samples, alternate, parser, per_call, run_main, table
+from harness import Deadline, Options, Samples, alternate, parser, per_call, read, run_main, save, table
 from harness.gpu import Clock
 
 OURS, EAGER, COMPILED = "deepgen", "eager", "compile"
-ROUNDS, CLOSE, CHUNK, AHEAD = 9, 1e-4, 1 << 27, 24
+ROUNDS, CLOSE, CHUNK, AHEAD, OFTEN = 9, 1e-4, 1 << 27, 24, 10
+HEADS = ("problem", "by", "ms", EAGER, COMPILED, "bw", "f32")
 SMALL = {16: 0, 64: 16, 1 << 62: 26}  # sizes up to that -> their reduced size; 0: unchanged
 
 
@@ -48,6 +48,7 @@ class Row:
     tf32: bool
     operator: str = ""
     family: str = ""
+    config: str = ""
     failed: str = ""
     off: tuple[float, ...] = ()  # largest errors compared with the module's results, relative to the allowed error
     times: dict[str, float] | None = None
@@ -131,16 +132,18 @@ class Bench:
 
     def default(self, operator: Operator) -> Any:
         family = generators.find(operator, self.target)
-        kernel = family.emit(operator, self.target, family.default(operator, self.target))
+        config = family.default(operator, self.target)
+        kernel = family.emit(operator, self.target, config)
         build_once(kernel, self.target)
-        return family.name, lambda: load(kernel, operator, self.target)
+        return family.name, config, lambda: load(kernel, operator, self.target)
 
     def tuned(self, operator: Operator) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             study = dg.tune(operator, target=self.target, time_budget=self.options.seconds, baselines=False, out=folder)
             best = study.best()
             loaded = best.load()
-        return best.trial.config.get(generators.FAMILY, study.generator.name), lambda: loaded
+        config = dict(best.trial.config)
+        return config.pop(generators.FAMILY, study.generator.name), config, lambda: loaded
 
     def row(self, path: Path, ready: Future[Any]) -> Row:
         import torch
@@ -149,7 +152,7 @@ class Bench:
 
         begun = Row(path.stem, self.options.seconds, self.options.torch_defaults)
         try:
-            operator, (family, loading) = ready.result()
+            operator, (family, config, loading) = ready.result()
             kernel = loading()
             model, inputs = fresh(problem(path, small=self.options.small), self.device)
             call = deepgen.torch.traced(model, *inputs)
@@ -171,8 +174,9 @@ class Bench:
                         break
             ours = samples.median(OURS)
             peak = getattr(self.target, "vector_peak", self.target.peak)("f32")
+            failed = "" if max(away) <= 1 else "wrong"
             return Row(
-                *begun.key, operator.describe(), family, "" if max(away) <= 1 else "wrong", tuple(away),
+                *begun.key, operator.describe(), family, str(dict(config)), failed, tuple(away),
                 {name: samples.median(name) for name in ways},
                 {name: samples.ratio(name, OURS).estimate for name in ways if name != OURS},
                 operator.least_bytes() / ours / (self.target.bandwidth or 1e3) / 1e9,
@@ -233,8 +237,7 @@ def main() -> int:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     paths = sorted(options.checkout.glob("**/level1/*.py"), key=number)
     bench, deadline = Bench(options), options.deadline()
-    lines = options.file.read_text(encoding="utf-8").splitlines() if options.file.exists() else []
-    rows = [Row(**json.loads(line)) for line in lines]
+    rows = [Row(**row) for row in (read(options.json) if options.json else None) or []]
     done = {row.key for row in rows}
     left = [
         p
@@ -243,8 +246,8 @@ def main() -> int:
     ]
     pool = ThreadPoolExecutor(12 if options.seconds == 0 and bench.device == "cuda" else 1)
     make = bench.default if options.seconds == 0 else bench.tuned
-    with options.file.open("a", encoding="utf-8") as file:
-        waiting: dict[Path, Future[Any]] = {}
+    waiting: dict[Path, Future[Any]] = {}
+    try:
         for place, path in enumerate(left):
             if deadline.over:
                 break
@@ -252,16 +255,14 @@ def main() -> int:
                 if one not in waiting:
                     operator = bench.operator(one)
                     waiting[one] = pool.submit(both, make, operator)
-            row = bench.row(path, waiting.pop(path))
-            file.write(json.dumps(asdict(row)) + "\n")
-            file.flush()
-            rows.append(row)
-            print(
-                table(("problem", "by", "ms", EAGER, COMPILED, "bw", "f32"), [shown(row)], 110).splitlines()[1],
-                flush=True,
-            )
+            rows.append(bench.row(path, waiting.pop(path)))
+            print(table(HEADS, [shown(rows[-1])], 110).splitlines()[1], flush=True)
+            if place % OFTEN == OFTEN - 1:
+                save(options.json, rows, target=bench.target.name)
             gc.collect()
             torch.cuda.empty_cache()
+    finally:
+        save(options.json, rows, target=bench.target.name)
     pool.shutdown(wait=False, cancel_futures=True)
     print(summary(rows))
     return 0
