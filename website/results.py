@@ -12,6 +12,7 @@ from harness import H200, RESULTS, ROOT
 from readme_results import ON_H200, rows, speedup, table
 
 FOLDER = "results"
+BESIDE = {"eager": "torch", "compile": "torch.compile"}  # as kernelbench.py calls them
 XEON_NOTE = """!!! warning "Ratios of small shapes on the Xeon are too good"
 
     They were taken before the timing was corrected: unreadable pages beside the tensors slowed down libraries that
@@ -19,7 +20,14 @@ XEON_NOTE = """!!! warning "Ratios of small shapes on the Xeon are too good"
 
 
 def pages() -> dict[str, str]:
-    made = {"h200": _h200(), "x86": _x86(), "any-shape": _any_shape(), "models": _models(), "triton": _triton()}
+    made = {
+        "h200": _h200(),
+        "x86": _x86(),
+        "any-shape": _any_shape(),
+        "kernelbench": _kernelbench(),
+        "models": _models(),
+        "triton": _triton(),
+    }
     return {f"{FOLDER}/{name}.md": "\n".join(lines) + "\n" for name, lines in made.items()} | {
         f"{FOLDER}/index.md": _index()
     }
@@ -43,6 +51,7 @@ the hardware, the versions and the command.
 - [GEMM on an H200, shape by shape](h200.md)
 - [GEMM on x86, shape by shape](x86.md)
 - [Shapes drawn at random](any-shape.md)
+- [KernelBench's single operators](kernelbench.md)
 - [Whole models in torch](models.md)
 - [Triton kernels](triton.md)
 
@@ -132,6 +141,39 @@ def _any_shape() -> Iterator[str]:
                 run = f"[{content['conditions']['date'].partition(' ')[0]}](../../{file.relative_to(ROOT)})"
                 lines.append([dtype, over, str(len(ratios)), f"{mean:.2f}", least, f"{ratios[-1]:.2f}", run])
         yield _table(["format", "compared with", "shapes", "mean", "slowest three", "fastest", "file"], lines)
+
+
+def _kernelbench() -> Iterator[str]:
+    content = json.loads((H200 / "kernelbench.json").read_text())
+    every = content["results"]
+    yield "# KernelBench's single operators\n"
+    yield (
+        "The 100 problems of level 1 of [KernelBench](https://github.com/ScalingIntelligence/KernelBench), unchanged, "
+        f"on an NVIDIA H200, {content['conditions']['date']}. All are f32; nobody may round to tf32. Each result is "
+        "compared with the problem's own module, on its inputs and on random ones. Caches are cold. The last two "
+        "columns are shares: of the memory bandwidth, for the bytes that must be moved, and of the f32 units' peak.\n"
+    )
+    for budget in sorted({row["budget"] for row in every}):
+        found = [row for row in every if row["budget"] == budget]
+        right = [row for row in found if not row["failed"]]
+        yield f"## {f'After {budget:g} seconds of search' if budget else 'The default, without a search'}\n"
+        yield f"{len(found)} problems, {len(right)} served and right.\n"
+        for way, name in BESIDE.items():
+            ratios = [row["over"][way] for row in right if way in row["over"]]
+            if ratios:
+                ahead = sum(ratio > 1 for ratio in ratios)
+                mean = statistics.geometric_mean(ratios)
+                yield f"Over {name}: geometric mean {mean:.2f}, ahead in {ahead} of {len(ratios)}.\n"
+        yield _table(["problem", "family", "ms", *BESIDE.values(), "bandwidth", "f32 units"], [*map(_problem, found)])
+
+
+def _problem(row: dict[str, Any]) -> list[str]:
+    name = row["problem"].strip("_").replace("_", " ").replace("  ", " ")
+    if row["failed"]:
+        return [name, row["failed"], *[""] * (3 + len(BESIDE))]
+    ratios = [f"{row['over'][way]:.2f}" if way in row["over"] else "" for way in BESIDE]
+    shares = [f"{row[what]:.0%}" for what in ("bandwidth", "arithmetic")]
+    return [name, row["family"], f"{row['times']['deepgen'] * 1e3:.3f}", *ratios, *shares]
 
 
 def _models() -> Iterator[str]:
