@@ -81,12 +81,58 @@ def test_classes_of_another_length_than_the_longest_end_where_they_should(tmp_pa
 
 @needs_compiler
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("conv_transpose1d", {"L": 37, "k": 3, "stride": 2, "pad": 1, "dilation": 2, "out_pad": 1}),
+        ("conv_transpose2d", {"H": 5, "W": 9, "k": 3, "stride": 5, "pad": 1, "dilation": 2, "groups": 2}),
+        ("conv_transpose2d", {"H": 6, "W": 21, "k": (3, 5), "stride": (2, 3), "pad": (1, 2), "dilation": (2, 1)}),
+        ("conv_transpose3d", {"D": 2, "H": 3, "W": 4, "k": (1, 3, 2), "stride": (1, 2, 3), "epilogue": "residual,silu"}),
+        ("conv_transpose2d", {"H": 1, "W": 1, "k": 1, "stride": 7, "out_pad": 2, "epilogue": "bias,relu"}),
+    ],
+)
+def test_whole_rows_of_all_classes_are_stored(name: str, words: dict[str, Any], tmp_path: Path) -> None:
+    """Rows that end within a class, classes without taps, and a result smaller than the stride."""
+    layout = {"1d": "ncl", "2d": "nchw", "3d": "ncdhw"}[name[-2:]]
+    operator = dg.operator(name, **{"N": 2, "CI": 16, "CO": 26, "layout": layout, **words})
+    space = FAMILY.space(operator, CHIP)
+    for seed, more in enumerate(({"COPY": "async"}, {"COPY": "registers"}, {"BK": 8, "BN": 16})):
+        (config,) = space.restrict({"ROWS_WHOLE": True, **more}).sample(1, seed=seed)
+        kernel = FAMILY.emit(operator, CHIP, config)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        assert simt.wrong(kernel, simt.build(kernel, folder), operator) == "", config
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ({"H": 6, "W": 10, "k": 1}, 4),  # neighbours go on across rows
+        ({"H": 9, "W": 10, "k": (3, 1), "pad": (1, 0), "stride": (2, 1)}, 2),
+        ({"H": 9, "W": 12, "k": (3, 1), "dilation": (3, 1), "CI": 6}, 4),
+        ({"H": 9, "W": 12, "k": 1, "pad": (0, 1)}, 1),
+    ],
+)
+@pytest.mark.parametrize("copy", ["async", "registers"])
+def test_pixels_that_stay_neighbours_are_loaded_together(
+    words: dict[str, Any], run: int, copy: str, tmp_path: Path
+) -> None:
+    operator = dg.operator("dilated_conv2d", **{"N": 2, "CI": 16, "CO": 24, "layout": "nchw", **words})
+    space = FAMILY.space(operator, CHIP)
+    assert max(next(knob.values for knob in space.knobs if knob.name == "LOAD_B")) == run
+    (config,) = space.restrict({"LOAD_B": run, "COPY": copy, "BM": 16}).sample(1, seed=run)
+    kernel = FAMILY.emit(operator, CHIP, config)
+    assert simt.wrong(kernel, simt.build(kernel, tmp_path), operator) == "", config
+
+
+@needs_compiler
+@pytest.mark.parametrize(
     ("wrong", "instead", "says"),
     [
         ("if (GUARD_H) all &=", "if (GUARD_H) all |=", "outside of every buffer"),
-        ("return {{0, -1}}", "return load_global<Line>(lines + line(i))", "outside"),
+        ("(!GUARDED || line(i) < left) ? load_line", "true ? load_line", "outside"),
         ("TRANSPOSED ?", "!TRANSPOSED ?", "(normal)"),
-        ("w >= OUT_W) continue", "w > OUT_W) continue", "outside"),
+        ("w >= OUT_W) continue", "w > OUT_W) continue", "twice"),
     ],
 )
 def test_a_mistake_in_a_kernel_is_caught(wrong: str, instead: str, says: str, tmp_path: Path) -> None:

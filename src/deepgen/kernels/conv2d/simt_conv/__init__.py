@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any
 
 from deepgen.kernels.base import Rank
@@ -18,7 +18,7 @@ from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
 from deepgen.kernels.gemm.simt_gemm.space import GatheredGemm, simt_space
 from deepgen.kernels.shared import gpu_kernel, language_of, of_several_kinds, sources
 from deepgen.operators import Operator, gemm
-from deepgen.space import Expr, Space, divides
+from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
@@ -27,6 +27,7 @@ _WHOLE = 4  # filters are packed in multiples of this, for loads of 16 bytes
 _PACKERS = 256  # threads of a block of the first step, as in entry.h
 _PACKING = 3e-6  # seconds of that step
 _LEAST_FILTERS = 8  # per group: with fewer, most of a tile is idle
+_MANY_ROUNDS = 8
 _NOTHING = ScalarArg("i64", 0)
 
 
@@ -54,13 +55,10 @@ class SimtConv:
         lowered = lower(as_gemm(conv), config, gpu.warp, {})
         files = (
             *sources(simt_gemm.__name__, simt_gemm.SHARED),
-            *sources(__name__, ("operands.h", "entry.h")),
+            *sources(__name__, ("operands.h", "gather.h", "classes.h", "entry.h")),
             epilogue_header("finished.h", conv.epilogue),
         )
-        macros = {**lowered.macros, **_macros(conv)}
-        if any(lines % config["BK"] for lines in _lines_of_classes(conv)):
-            macros["EDGE_K"] = max(1, int(macros["EDGE_K"]))
-        return gpu_kernel(self.name, language_of(gpu), files, macros, _plan(conv, config, lowered))
+        return gpu_kernel(self.name, language_of(gpu), files, *_launched(conv, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return next(self.ranked(operator, target))
@@ -90,47 +88,78 @@ def as_gemm(conv: ImplicitConv) -> GatheredGemm:
     batch = conv.images * conv.groups
     image = batch * conv.channels * prod(side.size for side in conv.sides) * _SIZE
     plain = gemm(filters, conv.pixels, conv.lines, dtype="f32", layout="tn", batch=batch)
-    return GatheredGemm(**vars(plain), gathered_bytes=image)
+    return GatheredGemm(**vars(plain), gathered_bytes=image, gathered_run=gcd(conv.run, _WHOLE), apart=conv.counts[2])
 
 
 def _of_all_classes(conv: ImplicitConv) -> GatheredGemm:
     """The same with the products of all classes together."""
-    return replace(as_gemm(conv), k=max(1, sum(_lines_of_classes(conv))))
-
-
-def _lines_of_classes(conv: ImplicitConv) -> list[int]:
-    return [conv.channels * prod(one.taps for one in every) for _, every in conv.classes]
+    return replace(as_gemm(conv), k=max(1, sum(conv.class_lines)))
 
 
 @lru_cache(8)
 def _space(conv: ImplicitConv, gpu: Gpu) -> Space:
     space = simt_space("simt_conv", as_gemm(conv), gpu)
-    knobs = ("INNER_B", "FIXUP", "BM", "BN", "TM", "TN", "SPLIT_U")
-    inner, fixup, bm, bn, tm, tn, split_u = (Expr("knob", (), name) for name in knobs)
+    knobs = ("INNER_B", "FIXUP", "BM", "BN", "TM", "TN", "SPLIT_U", "LOAD_B")
+    inner, fixup, bm, bn, tm, tn, split_u, load = (Expr("knob", (), name) for name in knobs)
     threads = (bm // tm) * (bn // tn) * split_u
     space.require(inner == "row", "pixels are gathered along a line")
-    empty = any(one.taps == 0 for _, every in conv.classes for one in every)
-    space.require(fixup.isin(["none"] if empty else ["none", "stream"]), "sums are not added up by another step")
-    space.require(divides(bn, threads) | divides(threads, bn), "a thread gathers whole lines, or a pixel of each")
+    several = len(conv.class_lines) > 1  # which are not equally long
+    space.require(fixup.isin(["none"] if several else ["none", "stream"]), "sums are not added up by another step")
+    whole = divides(bn // load, threads) | divides(threads, bn // load)
+    space.require(whole, "a thread gathers whole lines, or a run of each")
+    if conv.counts[2] > 1:
+        rows = space.knob("ROWS_WHOLE", [False, True])
+        stages, pad, bk, staged = (Expr("knob", (), name) for name in ("STAGES", "PAD", "BK", "STAGE_ROWS"))
+        space.require(implies(rows, (split_u == 1) & (staged == 0)), "whole rows have their own way to memory")
+        held = ((bm + bn) * (bk + pad) + 2 * pad * bk) * _SIZE * stages + bm * (bn * conv.sides[2].apart + 1) * _SIZE
+        space.require(implies(rows, held <= gpu.shared_per_block), "whole rows fit in shared memory")
     return space
 
 
 @lru_cache(2)
 def _timed(conv: ImplicitConv, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
-    configs = [config for time, config in ranked(as_gemm(conv), gpu) if time < inf]
+    product = _product(conv, {})
+    configs = [config for time, config in ranked(product, gpu) if time < inf and not _even(product, gpu, config)]
+    if conv.counts[2] > 1:
+        configs = [{**config, "ROWS_WHOLE": rows} for rows in (False, True) for config in configs]
     return sorted(((_seconds(conv, gpu, config), config) for config in configs), key=lambda row: row[0])
 
 
+def _even(product: GatheredGemm, gpu: Gpu, config: Mapping[str, Any]) -> bool:
+    """Whether blocks would share tiles for nothing: with many rounds of tiles, the last one hardly counts."""
+    tiles = -(-product.m // config["BM"]) * -(-product.n // config["BN"]) * product.batch
+    return config["FIXUP"] == "stream" and tiles > _MANY_ROUNDS * config["BLOCKS"]
+
+
 def _seconds(conv: ImplicitConv, gpu: Gpu, config: Mapping[str, Any]) -> float:
-    """Classes run one after the other; those with the same number of taps take equally long."""
-    product, times = as_gemm(conv), dict[int, float]()
-    total = _PACKING
-    for lines in _lines_of_classes(conv):
-        if lines not in times:
-            times[lines] = seconds(replace(product, k=max(1, lines)), gpu, config)
-        total += times[lines]
-    return total
+    return _PACKING + seconds(_product(conv, config), gpu, config)
+
+
+def _product(conv: ImplicitConv, config: Mapping[str, Any]) -> GatheredGemm:
+    """The product of the launch: as many matrices as there are classes, all with the mean number of steps."""
+    product, lines, bk = as_gemm(conv), conv.class_lines, config.get("BK", 1)
+    steps = -(-sum(-(-each // bk) for each in lines) // len(lines))
+    return replace(product, k=max(1, steps * bk), batch=product.batch * len(lines))
+
+
+def _launched(
+    conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt
+) -> tuple[Mapping[str, int | str], LaunchPlan]:
+    """The macros of a config, and its launch."""
+    rows, one_tap = bool(config.get("ROWS_WHOLE")), conv.channels % config["BK"] == 0
+    held_at = -(-lowered.shared_bytes // 16) * 16
+    macros = {
+        **lowered.macros, **_macros(conv), "ROWS_WHOLE": int(rows), "ONE_TAP": int(one_tap), "HELD_AT": held_at,
+    }  # fmt: skip
+    if one_tap:
+        macros["EDGE_K"] = 0
+    elif any(lines % config["BK"] for lines in conv.class_lines):
+        macros["EDGE_K"] = max(1, int(macros["EDGE_K"]))
+    if rows:
+        held = config["BM"] * (config["BN"] * conv.sides[2].apart + 1) * _SIZE
+        lowered = replace(lowered, shared_bytes=held_at + held)
+    return macros, _plan(conv, config, lowered)
 
 
 def _macros(conv: ImplicitConv) -> dict[str, int]:
@@ -142,6 +171,7 @@ def _macros(conv: ImplicitConv) -> dict[str, int]:
     return {
         **{f"{name}_{letter}": int(getattr(side, field)) for name, field in each.items() for letter, side in sides},
         **{f"STRIDE_{letter}": 1 if side.transposed else side.stride for letter, side in sides},
+        **{f"CLASSES_{letter}": count for letter, count in zip("DHW", conv.counts, strict=True)},
         "CHANNELS": conv.channels,
         "FILTERS": conv.filters,
         "CONV_GROUPS": conv.groups,
@@ -155,7 +185,7 @@ def _macros(conv: ImplicitConv) -> dict[str, int]:
 
 
 def _plan(conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchPlan:
-    """Filters are packed, and then each class of pixels is convolved. N is an argument."""
+    """Filters are packed, and then all classes of pixels are convolved. N is an argument."""
     product = as_gemm(conv)
     packed = WorkspaceArg("packed", conv.groups * conv.all_lines * product.m * _SIZE)
     lines = WorkspaceArg("lines", conv.all_lines * 2 * _SIZE)
@@ -173,12 +203,9 @@ def _plan(conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt) -
         *((sums, WorkspaceArg("arrived", blocks * _SIZE, zeroed=True, lasting=True)) if streamed else [_NOTHING] * 2),
         ScalarArg("i32", f"N * {conv.groups}"),
     )  # fmt: skip
-    grid = blocks if streamed else f"N * {conv.groups * tiles}"
-    steps = [packing]
-    for (line, every), lines_of in zip(conv.classes, _lines_of_classes(conv), strict=True):
-        numbers_of = (line, lines_of, *(one.first for one in every), *(one.origin for one in every))
-        args = (*tensors, *(ScalarArg("i32", number) for number in numbers_of))
-        steps.append(Step("convolve", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes))
+    shares = prod(conv.counts[:2]) * (1 if config.get("ROWS_WHOLE") else conv.counts[2])
+    grid = blocks if streamed else f"N * {conv.groups * tiles * shares}"
+    convolve = Step("convolve", tensors, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)
     requires = ((f"{name} == {size}", f"{name} = {size}, for which it was made") for name, size in conv.named)
-    most = (2**31 - 2**12) // (conv.groups * conv.pixels)
-    return LaunchPlan(steps=tuple(steps), requires=(*requires, (f"N <= {most}", f"at most {most} images")))
+    most = (2**31 - 2**12) // (conv.groups * max(conv.pixels, tiles * shares))
+    return LaunchPlan(steps=(packing, convolve), requires=(*requires, (f"N <= {most}", f"at most {most} images")))

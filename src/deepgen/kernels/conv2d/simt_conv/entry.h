@@ -1,17 +1,21 @@
-// Two kernels: one that packs the filters once for all images, and the convolution of a class of pixels.
+// Two kernels: one that packs the filters once for all images, and the convolution of all classes of pixels.
 #pragma once
+#include "classes.h"
 
 DG_KERNEL(THREADS, MIN_BLOCKS)
 convolve(const TYPE_B* x, const TYPE_A* packed, const Line* lines, const TYPE_C* bias, const TYPE_C* residual, TYPE_C* y,
-         TYPE_ACC* partial, u32* arrived, int batch, int line, int k, int first_d, int first_h, int first_w, int origin_d,
-         int origin_h, int origin_w) {
+         TYPE_ACC* partial, u32* arrived, int batch) {
     constexpr int M = (FILTERS + 3) / 4 * 4, N = PIXELS_D * PIXELS_H * PIXELS_W;
-    Problem p = {packed + (i64)line * M, x, y, lines + line, bias, residual, partial, arrived, M, N, k, batch,
-                 {first_d, first_h, first_w}, {origin_d, origin_h, origin_w}, 1};
+    Problem p = {packed, x, y, lines, bias, residual, partial, arrived, M, N, CLASS_LINES, batch,
+                 {-PADDED_D, -PADDED_H, -PADDED_W}, {0, 0, 0}, 1};
     Lane lane;
     Sums sums;
+#if TRANSPOSED
+    convolve_classes(p, lane, sums);
+#else
     Block block{p, lane, sums};
     do_share(p, block);
+#endif
 }
 
 // Where a tap of one dimension belongs: in a transposed convolution those that meet the same pixels are PERIOD apart.
@@ -39,8 +43,10 @@ pack_filters(const TYPE_A* weight, TYPE_A* packed, Line* lines) {
     TapH h(kh);
     TapW w(kw);
     int across = TapW::count(kw, KERNEL_W), down = TapH::count(kh, KERNEL_H), deep = TapD::count(kd, KERNEL_D);
-    int line = (d.origin * APART_H + h.origin) * APART_W + w.origin;
-    line = line * CLASS_LINES + channel * (deep * down * across) + (d.index * down + h.index) * across + w.index;
+    int line = class_line(d.origin, h.origin, w.origin);
+    int taps = deep * down * across, index = (d.index * down + h.index) * across + w.index;
+    if (ONE_TAP) line += (channel / BK * taps + index) * BK + channel % BK;
+    else line += channel * taps + index;
     i64 from = TRANSPOSED ? ((i64)(group * CHANNELS + channel) * FILTERS + filter) * ALL + tap
                           : ((i64)(group * FILTERS + filter) * CHANNELS + channel) * ALL + tap;
     TYPE_A value = 0;

@@ -90,6 +90,11 @@ class Side:
         return max(one.taps for one in self.classes)
 
     @property
+    def trivial(self) -> bool:
+        """Whether pixels of the result meet the pixels at the same places, and no others."""
+        return self.stride == 1 and self.kernel == 1 and self.pad == 0 and self.out == self.size
+
+    @property
     def guarded(self) -> bool:
         """Whether a tap may fall outside the image."""
         along = 1 if self.transposed else self.stride
@@ -126,16 +131,27 @@ class ImplicitConv:
     def pixels(self) -> int:
         return prod(side.pixels for side in self.sides)
 
+    @property
+    def run(self) -> int:
+        """Neighbouring pixels of the result whose pixels of the image are neighbours too, by all taps."""
+        run = 1
+        for side in reversed(self.sides):
+            if not side.trivial:
+                break
+            run *= side.size
+        return run
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """The number of classes in each dimension."""
+        d, h, w = (len(side.classes) for side in self.sides)
+        return d, h, w
+
     @cached_property
-    def classes(self) -> tuple[tuple[int, tuple[PixelClass, ...]], ...]:
-        """The first line of each class, and the class in each dimension."""
-        every_class = []
-        for every in product(*(side.classes for side in self.sides)):
-            place = 0
-            for side, one in zip(self.sides, every, strict=True):
-                place = place * side.apart + one.origin
-            every_class.append((place * self.lines, every))
-        return tuple(every_class)
+    def class_lines(self) -> tuple[int, ...]:
+        """The number of lines of each class, in the order of the kernel's blocks."""
+        each = product(*(side.classes for side in self.sides))
+        return tuple(self.channels * prod(one.taps for one in every) for every in each)
 
 
 @lru_cache(64)  # called for every config that is ranked

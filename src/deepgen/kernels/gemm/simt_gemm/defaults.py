@@ -11,6 +11,7 @@ from deepgen.kernels.gemm.simt_gemm.lower import group_k
 from deepgen.kernels.gemm.simt_gemm.model import Config, bytes_of, register_limit, registers, resident, seconds
 from deepgen.kernels.gemm.simt_gemm.space import (
     WIDEST,
+    GatheredGemm,
     load_widths,
     simt_space,
     splits_of_k,
@@ -163,6 +164,8 @@ def _divided(gemm: Gemm, gpu: Gpu, way: SimtTile) -> Iterator[SimtTile]:
 
 
 def _parts(gemm: Gemm, gpu: Gpu, way: SimtTile) -> list[int]:
+    if isinstance(gemm, GatheredGemm):
+        return []  # no step adds them up
     few = way.tiles(gemm) * 2 <= 3 * gpu.multiprocessors and gemm.k >= 2 * _LEAST_PART
     return [n for n in splits_of_k(gemm, gpu) if n * way.bk <= gemm.k] if few else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, TypeGuard
 
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST, GatheredGemm
@@ -37,6 +37,7 @@ _CUT = 56.0  # additional bytes for each line of a tile, if rows are not multipl
 _SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks request a small operand's lines
 _PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: fixed time, time per part, and kB per microsecond
 _STREAM, _STREAMED = 5.7, 0.93  # blocks that share tiles wait for each other; factor on instructions
+_HELD = 0.35  # of a store, for a number that is held in shared memory until its row is complete
 _SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the less the shorter ones add to the longest
 
 
@@ -56,7 +57,8 @@ def resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
     each = min(ceil(registers(gemm, c) / 8) * 8, gpu.registers_per_thread, register_limit(gpu, c))
     stages = (c["BM"] + c["BN"]) * (c["BK"] + c.get("PAD", 0)) * size * c["STAGES"]
     passes = c["SPLIT_U"] * c["BM"] // c["TM"] * c["STAGE_ROWS"] * (c["BN"] + 8) * wide
-    by_shared = gpu.shared_per_sm // (max(stages, passes) + gpu.shared_reserved)
+    held = c["BM"] * (c["BN"] * gemm.apart + 1) * wide if _whole_rows(gemm, c) else 0
+    by_shared = gpu.shared_per_sm // (max(stages, passes) + held + gpu.shared_reserved)
     warps = gpu.registers_per_sm // gpu.register_files // (gpu.warp * each) * gpu.register_files
     most = min(warps * gpu.warp // threads, gpu.threads_per_sm // threads, by_shared, gpu.blocks_per_sm)
     return int(max(1, most))
@@ -73,8 +75,9 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     size, result, wide = bytes_of(gemm)
     bm, bn, bk, splits, most = c["BM"], c["BN"], c["BK"], c.get("SPLITS", 1), resident(gemm, gpu, c)
     warps = _threads(c) / gpu.warp
-    tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
-    blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits)
+    phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
+    tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch / phases
+    blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits) * phases
     mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
     if c["FIXUP"] == "stream":
         mine = c["BLOCKS"] // gpu.multiprocessors
@@ -94,16 +97,20 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
     wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
-    fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
+    if phases > 1:
+        stores = c["TM"] * c["TN"] * phases * _HELD
+    fixed = _FIRST * phases + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
     own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
+    touched = sectors * 32 / result
     if isinstance(gemm, GatheredGemm):
-        operands = gemm.gathered_bytes
-    written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (sectors * 32 / result - 1))
+        operands, touched = gemm.gathered_bytes, touched if gemm.apart == 1 else 1.0  # the cache puts classes together
+    written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (touched - 1))
     memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
-    cache = tiles * ceil(gemm.k / bk) * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
-    hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if copies and gemm.batch == 1 else 0.0
+    cache = tiles * ceil(gemm.k / bk) * phases * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
+    shares_a = copies and (gemm.batch == 1 or isinstance(gemm, GatheredGemm))
+    hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if shares_a else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
     whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
@@ -153,7 +160,8 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
 def _asked_of_one(gemm: Gemm, c: Config) -> Any:
     """Rows of both operands that a block requests, divided by the number of cache slices that answer."""
     size, total = bytes_of(gemm)[0], 0.0
-    for rows, tile in ((gemm.m, c["BM"]), (gemm.n, c["BN"])):
+    operands = ((gemm.m, c["BM"]), (gemm.n, c["BN"]))
+    for rows, tile in operands[:1] if isinstance(gemm, GatheredGemm) else operands:
         lines = rows * gemm.k * size / 128 + 1
         total += min(rows, tile) * (1 / lines + 1 / _SLICES)
     return total
@@ -162,11 +170,20 @@ def _asked_of_one(gemm: Gemm, c: Config) -> Any:
 def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
     """32-byte sectors that stores touch, per element of C: a warp's lanes should cover long runs of a row."""
     sector = 32 // bytes_of(gemm)[1]
+    if _whole_rows(gemm, c):
+        return (gpu.warp / sector + 1) / gpu.warp
+    if isinstance(gemm, GatheredGemm) and gemm.apart > 1:
+        return min(1.0, gemm.apart * (1 if c["STAGE_ROWS"] else c["THREAD_SCATTER_B"]) / sector)
     if c["STAGE_ROWS"]:
         line = min(gpu.warp * c["STORE"], c["BN"])
         return (line / sector + _beyond(gemm.n, sector)) / line
     line = max(1.0, gpu.warp // c["LANES_M"] * c["THREAD_SCATTER_B"] / sector)
     return c["LANES_M"] * (line + _beyond(gemm.n, sector)) / (gpu.warp * c["STORE"])
+
+
+def _whole_rows(gemm: Gemm, c: Config) -> TypeGuard[GatheredGemm]:
+    """Whether a block does all classes of its rows, and holds them in shared memory until they are complete."""
+    return isinstance(gemm, GatheredGemm) and bool(c.get("ROWS_WHOLE"))
 
 
 def _longest(sharp: float, *times: Any) -> Any:

@@ -21,9 +21,11 @@ _LEAST_SLICE = 32  # steps of K; with fewer, adding up parts costs more than it 
 
 @dataclass(frozen=True)
 class GatheredGemm(Gemm):
-    """A product with B gathered element by element from a smaller tensor."""
+    """A product with B gathered from a smaller tensor, in runs of neighbours."""
 
     gathered_bytes: int = 0
+    gathered_run: int = 1
+    apart: int = 1  # neighbours of a row of C, in memory
 
 
 def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -149,7 +151,7 @@ def tile_sizes(size: int) -> list[int]:
 def load_widths(gemm: Gemm, side: str) -> list[int]:
     """A load must not cross the end of a line in memory, and lines must start aligned."""
     if side == "B" and isinstance(gemm, GatheredGemm):
-        return [1]
+        return [w for w in (1, 2, 4) if gemm.gathered_run % w == 0]
     scalars = gemm.scalars()
     line = int(scalars["lda" if side == "A" else "ldb"])
     stride = int(scalars["stride_a" if side == "A" else "stride_b"]) if gemm.batch > 1 else line
