@@ -86,7 +86,10 @@ def test_classes_of_another_length_than_the_longest_end_where_they_should(tmp_pa
         ("conv_transpose1d", {"L": 37, "k": 3, "stride": 2, "pad": 1, "dilation": 2, "out_pad": 1}),
         ("conv_transpose2d", {"H": 5, "W": 9, "k": 3, "stride": 5, "pad": 1, "dilation": 2, "groups": 2}),
         ("conv_transpose2d", {"H": 6, "W": 21, "k": (3, 5), "stride": (2, 3), "pad": (1, 2), "dilation": (2, 1)}),
-        ("conv_transpose3d", {"D": 2, "H": 3, "W": 4, "k": (1, 3, 2), "stride": (1, 2, 3), "epilogue": "residual,silu"}),
+        (
+            "conv_transpose3d",
+            {"D": 2, "H": 3, "W": 4, "k": (1, 3, 2), "stride": (1, 2, 3), "epilogue": "residual,silu"},
+        ),
         ("conv_transpose2d", {"H": 1, "W": 1, "k": 1, "stride": 7, "out_pad": 2, "epilogue": "bias,relu"}),
     ],
 )

@@ -128,8 +128,8 @@ def _timed(conv: ImplicitConv, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 def _even(product: GatheredGemm, gpu: Gpu, config: Mapping[str, Any]) -> bool:
     """Whether blocks would share tiles for nothing: with many rounds of tiles, the last one hardly counts."""
-    tiles = -(-product.m // config["BM"]) * -(-product.n // config["BN"]) * product.batch
-    return config["FIXUP"] == "stream" and tiles > _MANY_ROUNDS * config["BLOCKS"]
+    tiles: int = -(-product.m // config["BM"]) * -(-product.n // config["BN"]) * product.batch
+    return config["FIXUP"] == "stream" and tiles > _MANY_ROUNDS * int(config["BLOCKS"])
 
 
 def _seconds(conv: ImplicitConv, gpu: Gpu, config: Mapping[str, Any]) -> float:

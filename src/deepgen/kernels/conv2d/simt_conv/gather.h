@@ -9,15 +9,29 @@ DG_DEVICE u32 inside(int first) {
     return bits;
 }
 
-// What many threads of many blocks read again and again: kept in L1, and free to move ahead of copies.
-DG_DEVICE Line load_line(const Line* from) {
+// Loads of what is read again soon, which L1 keeps: the table of lines, and pixels that several taps meet.
 #if defined(__CUDA_ARCH__) && !defined(DG_EMULATE)
+DG_DEVICE Line load_line(const Line* from) {  // free to move ahead of copies
     int2 both = __ldg(reinterpret_cast<const int2*>(from));
     return {{both.x, both.y}};
-#else
-    return load_global<Line>(from);
-#endif
 }
+template <typename V>
+DG_DEVICE V load_pixels(const void* from) {  // begins where it is written
+    typename Raw<sizeof(V)>::type raw;
+    if constexpr (TAPS_D * TAPS_H * TAPS_W == 1) return load_global<V>(from);
+    else if constexpr (sizeof(V) == 16)
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w) : "l"(from) : "memory");
+    else if constexpr (sizeof(V) == 8)
+        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(raw.x), "=r"(raw.y) : "l"(from) : "memory");
+    else asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(raw) : "l"(from) : "memory");
+    return bit_cast<V>(raw);
+}
+#else
+DG_DEVICE Line load_line(const Line* from) { return load_global<Line>(from); }
+template <typename V>
+DG_DEVICE V load_pixels(const void* from) { return load_global<V>(from); }
+#endif
 
 struct TileB : Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, false, false, PAD_B, LOAD_B, EDGE_N == 1> {
     // A thread loads the same pixels of every line, LOAD_B neighbours at once, and goes down some lines from load to
@@ -115,7 +129,7 @@ struct TileB : Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, false, false, PA
         DG_DEVICE void fetch_each() {
             each_load<GUARDED>([&](int i, int of, const TYPE_B* at, bool there) {
                 Run& one = held[i * PIXELS + of];
-                if (!(CHECKED || GUARDED) || there) one = load_global<Run>(at);
+                if (!(CHECKED || GUARDED) || there) one = load_pixels<Run>(at);
                 else one = Run{};
             });
         }
