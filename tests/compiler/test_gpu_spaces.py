@@ -252,6 +252,24 @@ def test_what_is_costly_in_a_row_is_computed_once() -> None:
     assert costly == {"kept"}
 
 
+@emulated
+def test_threads_of_a_block_share_the_rows_of_columns_of_any_length(tmp_path: Path) -> None:
+    kinds = {
+        "odd": cases.columns(3, 520, 71),
+        "sectors": cases.columns(2, 301, 64, "bf16"),
+        "maxima": cases.columns(1, 517, 45, op="max"),
+        "variance": variance(600, 70, 0),
+    }
+    programs = lowered(kinds, H200, lambda sketch: "teams" in sketch.name)
+    assert {name.partition(",")[0] for name, *_ in programs} == set(kinds)
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+    # If rows begin within a sector, it is the first choice: neighbouring blocks read the same sectors.
+    for length, first in ((4095, "teams"), (4096, "columns")):
+        (sketch, *_) = gpu_sketches(cases.columns(128, 4096, length), H200)
+        assert sketch.name == first
+
+
 def test_short_rows_under_many_are_reduced_as_columns_first() -> None:
     x, over = dg.tensor("x", (4000, 100, 4)), [dg.reduce_axis("i", 4000), dg.reduce_axis("j", 4)]
     sums = dg.expression(dg.compute("y", (100,), lambda c: dg.sum(x[over[0], c, over[1]], *over)))
