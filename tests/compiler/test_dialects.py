@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import cases
-import pytest
+from pathlib import Path
+from typing import Any
 
+import cases
+import numpy as np
+import pytest
+import simt_emulation as simt
+from compiled import in_child
+from emulated import library, run
+
+import deepgen as dg
 from deepgen import targets
 from deepgen.compiler.family import Rules
 from deepgen.compiler.intrinsics.matrix import WARPGROUP
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, Fence, For, Function, If, Seq, Store
+from deepgen.compiler.passes.lower import lower
+from deepgen.compiler.rules.gpu.likely import near_usual
+from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL
-from deepgen.compiler.text import c
+from deepgen.compiler.text import c, gpu
 from deepgen.compiler.text.dialect import CUDA, HIP, C, Dialect, Names
 from deepgen.compiler.text.values import Scope
 from deepgen.operators.expr.index import iterator
@@ -63,3 +74,36 @@ def test_cuda_and_hip_have_one_text() -> None:
     config = family.default(operator, chips[0])
     first, second = (family.emit(operator, chip, config).sources[0] for chip in chips)
     assert (first.name, second.name) == (CUDA.file, HIP.file) and first.text == second.text
+
+
+def below(x: Any) -> Any:
+    return dg.tanh(x * 0.5) * 2.0 / (1.0 - dg.tanh(x * 0.5))
+
+
+@pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+@pytest.mark.parametrize(
+    ("name", "element", "exact"),
+    [
+        ("expm1", lambda x: below(dg.minimum(x, 0.0)), lambda x: np.expm1(np.minimum(x, 0))),
+        ("log1p_exp", lambda x: dg.log(dg.exp(-abs(x)) + 1.0), lambda x: np.log1p(np.exp(-np.abs(x)))),
+    ],
+)
+def test_functions_that_expressions_write_with_others_are_one_call(
+    name: str, element: Any, exact: Any, tmp_path: Path
+) -> None:
+    x = dg.tensor("x", (4096,), "f32")
+    target = targets.resolve("cuda:sm_90a")
+    (sketch, *_) = gpu_sketches(dg.expression(dg.compute("y", (4096,), lambda i: element(x[i]))), target)  # type: ignore[arg-type]
+    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+    text = gpu.emit(program)
+    assert f"{name}_f32(" in text and "tanh" not in text and "log_f32" not in text
+    given = np.concatenate([-np.geomspace(1e-30, 80, 2048), np.geomspace(1e-30, 80, 2048)]).astype(np.float32)
+
+    def work(_: Any) -> None:
+        error, (result,) = run(library([program], tmp_path / "all"), 0, program, [given])
+        assert not error, error
+        want = exact(given.astype(np.float64))
+        off = np.abs(result - want) / np.maximum(np.abs(want), np.finfo(np.float32).tiny)
+        assert off.max() < 4 * np.finfo(np.float32).eps, off.max()
+
+    assert not (wrong := in_child(work)), wrong

@@ -117,7 +117,10 @@ def test_the_default_is_a_point_of_the_space(target: str) -> None:
 
 
 def test_it_is_found_for_gpus_and_for_softmax_alone() -> None:
-    assert generators.find(softmax(64, 64), CHIP).name == FAMILY.name
+    """By its name, and where rules have no arithmetic: kernels by rules are faster."""
+    assert [one.name for one in generators.serving(softmax(64, 64), CHIP)] == ["rules", FAMILY.name]
+    assert generators.find(softmax(64, 64, dtype="f64"), targets.resolve("hip:gfx90a")).name == FAMILY.name
+    assert generators.find(softmax(64, 64), CHIP, FAMILY.name).name == FAMILY.name
     assert "GPUs" in str(FAMILY.refuses(softmax(64, 64), targets.resolve("x86:avx2")))
     assert "softmax" in str(FAMILY.refuses(gemm(64, 64, 64), CHIP))
     assert "cols" in str(FAMILY.refuses(softmax(1, 1 << 31), CHIP))

@@ -181,9 +181,12 @@ def _reads_inside(state: State, planned: Planned) -> bool:
 
 
 def _filled_with_zeros(state: State, planned: Planned) -> Stage | None:
-    """A stage whose region may reach beyond its tensor, padded with zeros: matrix products have no guards at edges."""
+    """A stage whose region may reach beyond its tensor, padded with zeros: matrix products have no guards at edges, and
+    what lanes scan is loaded without branches, so that all loads are in flight at once."""
     readers = state.readers(planned.stage.name)
-    if planned.scope != "shared" or planned.stage.reduce or not any(p.tensorized for p in readers):
+    products = planned.scope == "shared" and any(p.tensorized for p in readers)
+    scanned = planned.scope == "register" and any(p.scope == "warp" and p.stage.scan for p in readers)
+    if planned.stage.reduce or not (products or scanned):
         return None
     inside: list[Index] = []
     for axis in planned.stage.axes:

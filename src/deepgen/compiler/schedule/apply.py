@@ -26,6 +26,7 @@ from deepgen.compiler.schedule.steps import (
     LayoutPlace,
     Pipeline,
     Reorder,
+    Reverse,
     RFactor,
     Schedule,
     SetScope,
@@ -61,7 +62,8 @@ def applied(step: Step, state: State) -> State:
         raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
     if isinstance(step, (SetScope, StorageAlign, Layout)) and name in state.expression.outputs:
         raise refused(step, f"stage {name} is a result, which lies in memory as the caller asks")
-    if isinstance(step, (Split, Reorder, Fuse)) and any(p.at and p.at[0] == name for p in state.stages.values()):
+    hosts = any(planned.at and planned.at[0] == name for planned in state.stages.values())
+    if isinstance(step, (Split, Reverse, Reorder, Fuse)) and hosts:
         raise refused(step, f"stages are computed at loops of {name}", "arrange these first")
     return replace(state, stages={**state.stages, name: _ONE[type(step)](step, state.stages[name])})
 
@@ -223,6 +225,7 @@ def _layout(step: Layout, planned: Planned) -> Planned:
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     Split: stages.split,
+    Reverse: stages.reverse,
     Reorder: stages.reorder,
     Fuse: stages.fuse,
     Annotate: stages.annotate,

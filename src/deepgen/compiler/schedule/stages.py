@@ -22,6 +22,7 @@ from deepgen.compiler.schedule.steps import (
     Fuse,
     Inline,
     Reorder,
+    Reverse,
     RFactor,
     Split,
     Step,
@@ -82,6 +83,13 @@ def split(step: Split, planned: Planned) -> Planned:
     guards = changed.guards if loop.extent % inner == 0 else (*changed.guards, loop.extent - 1 - whole)
     at = planned.loops.index(loop)
     return replace(changed, loops=(*planned.loops[:at], *parts, *planned.loops[at + 1 :]), guards=guards)
+
+
+def reverse(step: Reverse, planned: Planned) -> Planned:
+    loop = find(step, planned, step.loop)
+    if planned.stage.scan in loop.axes:
+        raise refused(step, f"loop {loop.name} is scanned: its iterations run in order")
+    return _with_variables(planned, {loop.variable: loop.extent - 1 - iterator(loop.variable)})
 
 
 def reorder(step: Reorder, planned: Planned) -> Planned:

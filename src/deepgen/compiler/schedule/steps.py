@@ -50,6 +50,15 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Reverse:
+    """Run a loop from its last iteration to its first."""
+
+    phrase: ClassVar[str] = "{stage}: {loop}"
+    stage: str
+    loop: str
+
+
+@dataclass(frozen=True)
 class Reorder:
     """Put the named loops in this order, in the positions that they occupy together."""
 
@@ -216,8 +225,8 @@ class Tensorize:
 
 
 Step: TypeAlias = (
-    Split | Reorder | Fuse | Annotate | Unroll | ComputeAt | Inline | CacheRead | CacheWrite | SetScope | StorageAlign
-    | Layout | RFactor | Pipeline | Swizzle | Tensorize
+    Split | Reverse | Reorder | Fuse | Annotate | Unroll | ComputeAt | Inline | CacheRead | CacheWrite | SetScope
+    | StorageAlign | Layout | RFactor | Pipeline | Swizzle | Tensorize
 )  # fmt: skip
 Schedule: TypeAlias = "tuple[Step, ...]"
 

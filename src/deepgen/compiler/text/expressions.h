@@ -41,7 +41,7 @@ DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
 #define DG_FLOATS(T, f)                                                   \
     DG_DEVICE T add_##T(T a, T b) { return a + b; }                       \
     DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
-    DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
+    DG_DEVICE T abs_##T(T x) { return DG_CHIP(fabs##f)(x); }              \
     DG_DEVICE T sqrt_##T(T x) { return DG_CHIP(sqrt##f)(x); }             \
     DG_DEVICE T rsqrt_##T(T x) { return 1 / DG_CHIP(sqrt##f)(x); }        \
     DG_DEVICE T floor_##T(T x) { return DG_CHIP(floor##f)(x); }
@@ -97,6 +97,29 @@ DG_SIGMOID(f64, )
 DG_LIBRARY(f32, f)
 DG_LIBRARY(f64, )
 #endif
+// exp(x) - 1 and log(1 + exp(-|x|)), which expressions write with functions that take two to three times as long.
+DG_DEVICE f32 expm1_f32(f32 x) {
+#if defined(__HIP__)
+    const f32 t = tanh_f32(x * 0.5f);
+    return 2 * t / (1 - t);
+#else
+    return expm1f(x);
+#endif
+}
+// By a polynomial: an exponential of at most 1 has no need of a logarithm of all numbers.
+DG_DEVICE f32 log1p_exp_f32(f32 x) {
+    const f32 e = exp_f32(-abs_f32(x));
+    f32 y = -0.0032440252f;
+    y = y * e + 0.019851463f;
+    y = y * e - 0.056959536f;
+    y = y * e + 0.10603656f;
+    y = y * e - 0.15305592f;
+    y = y * e + 0.19675939f;
+    y = y * e - 0.24954134f;
+    y = y * e + 0.33329964f;
+    y = y * e - 0.49999902f;
+    return e * (y * e + 1);
+}
 // Whole numbers wrap around; a quotient is rounded down, and by zero it is zero.
 #define DG_WHOLES(T, U)                                                   \
     DG_DEVICE T add_##T(T a, T b) { return (T)((U)a + (U)b); }            \

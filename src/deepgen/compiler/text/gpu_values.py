@@ -13,7 +13,7 @@ from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Const, Read, Select, Value
+from deepgen.operators.expr.nodes import Binary, Const, Read, Select, Unary, Value
 from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes that one instruction moves
@@ -47,6 +47,13 @@ class GpuScope(Scope):
         kind = "shared" if buffer.scope == "shared" else "plain"
         return f"load_{kind}<{buffer.dtype}>({self.at(buffer, offset)})"
 
+    def _value(self, value: Value) -> Text:
+        known = one_function(value)
+        if known is None:
+            return super()._value(value)
+        name, operand = known
+        return Text(f"{name}_f32({self.value(operand).text})", "f32")
+
     def _read(self, read: Read) -> Text:
         buffer = self.buffers[read.tensor]
         text = self.loaded.get(read) or self.element(buffer, read.indices[0])
@@ -64,6 +71,21 @@ class GpuScope(Scope):
         every = dict.fromkeys(limit for some in limits if some is not None for limit in some)
         others = [self.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
         return " & ".join([*(f"({self.index(limit)} >= 0)" for limit in every), *map("({})".format, others)]) or "true"
+
+
+def one_function(value: Value) -> tuple[str, Value] | None:
+    """The function that a value in f32 computes with several others, and its operand: log(1 + exp(-|x|)), and
+    exp(x) - 1 as 2 * t / (1 - t), where t is tanh(x / 2)."""
+    if not isinstance(value, (Unary, Binary)) or value.dtype != "f32":
+        return None
+    one, two, half = (Const(number, "f32") for number in (1.0, 2.0, 0.5))
+    match value:
+        case Unary("log", Binary("add", Unary("exp", Unary("neg", Unary("abs", x))), last)) if last == one:
+            return "log1p_exp", x
+        case Binary("div", Binary("mul", Unary("tanh", Binary("mul", x, by)) as t, times), Binary("sub", whole, other)):
+            if (by, times, whole, other) == (half, two, one, t):
+                return "expm1", x
+    return None
 
 
 def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:

@@ -177,7 +177,7 @@ def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
     if stage.reduce is not None:
         return None
     every = _read_reductions(expression, stage)
-    if pieces := [one for one in every if one.scan and _stores_pieces(expression, stage, one)]:
+    if pieces := [one for one in every if one.scan and stores_backwards(expression, stage, one) is not None]:
         return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
     read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
     if any(_along_rows(one) and _read_reductions(expression, one) for one in read):
@@ -185,13 +185,18 @@ def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
 
 
-def _stores_pieces(expression: Expression, stage: Stage, scan: Stage) -> bool:
-    """Whether it stores scanned pieces of rows, concatenated."""
+def stores_backwards(expression: Expression, stage: Stage, scan: Stage) -> bool | None:
+    """Whether it stores scanned rows, or pieces of rows one after the other, from the last element to the first; None
+    if it does not store all of them in order."""
     own, places = [axis.name for axis in stage.axes], facts.reads_of(stage, scan.name)
-    if len(places) != 1 or len(scan.axes) != len(own) + 1 or facts.readers(expression, scan.name) != (stage,):
-        return False
-    length, here = scan.axes[-1].extent, iterator(own[-1])
-    return places[0].indices == (*map(iterator, own[:-1]), here // length, here % length)
+    if len(set(places)) != 1 or facts.readers(expression, scan.name) != (stage,):
+        return None
+    along, length, pieces = iterator(own[-1]), scan.axes[-1].extent, len(scan.axes) > len(own)
+    for backwards, here in ((False, along), (True, stage.axes[-1].extent - 1 - along)):
+        at = (here // length, here % length) if pieces else (here,)
+        if places[0].indices == (*map(iterator, own[:-1]), *at):
+            return backwards if pieces or length == stage.axes[-1].extent else None
+    return None
 
 
 def held_numbers(scan: Stage) -> int:
@@ -201,15 +206,19 @@ def held_numbers(scan: Stage) -> int:
 
 def scans_rows(scan: Stage) -> bool:
     """Whether it scans its last axis, reads tensors that are contiguous along it, and its rows fit in lanes."""
+    return 1 < scan.axes[-1].extent <= held_numbers(scan) and reads_rows(scan)
+
+
+def reads_rows(scan: Stage) -> bool:
+    """Whether it scans its last axis, and reads tensors that are contiguous along it, in either direction."""
     own, operands = [axis.name for axis in scan.axes], reads(scan.value)
 
     def along(read: Read) -> bool:
-        steps = [index.step(own[-1]) for index in read.indices]
-        return all(facts.depends(read, name) for name in own) and steps == [0] * (len(steps) - 1) + [1]
+        *others, last = [index.step(own[-1]) for index in read.indices]
+        return all(facts.depends(read, name) for name in own) and not any(others) and last in (1, -1)
 
     return (
         len(own) > 1
-        and 1 < scan.axes[-1].extent <= held_numbers(scan)
         and scan.scan == own[-1]
         and len({read.tensor for read in operands}) == len(operands) > 0
         and all(map(along, operands))

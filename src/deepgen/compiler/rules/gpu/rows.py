@@ -26,6 +26,7 @@ _SHORT = 9  # rows of a column: threads load these at once in any case
 _BLOCKS = 8  # per multiprocessor, when blocks share reductions along rows
 _LEAST_ROWS, _LEAST_PART = 32, 4096  # least rows of a column, and least elements of a row, per part
 _MOST_PARTS = 1024
+_TEAMS, _TEAM_COLUMNS, _SECTOR = 8, 64, 32  # threads per column of a block, its columns, and bytes of memory's sectors
 _LEAST_OF_ROWS = 8  # parts, if a single launch could reduce and store whole rows
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
@@ -84,7 +85,11 @@ class Columns:
         return "it has no reduction of its own" if sums is None else why_no_columns(sums)
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
-        return plan.tried(by_columns)
+        sums = plan.part.reduction
+        assert sums is not None
+        if longest(sums).extent < _TEAMS * _LEAST_ROWS:
+            return plan.tried(by_columns)
+        return plan.tried(*((by_teams, by_columns) if _straddles(plan.expression, sums) else (by_columns, by_teams)))
 
 
 def why_no_columns(sums: Stage) -> str | None:
@@ -104,11 +109,7 @@ def by_columns(plan: Plan) -> None:
     out, sums = plan.stage(part.last.name), with_operands(plan.stage(name), before)
     plan.names += ("columns",)
     *others, last = [axis.name for axis in out.axes]
-    length = out.axes[-1].extent
-    widest = max(WIDEST // dtype(read.dtype).bytes for read in reads(sums.value))
-    several = [n for n in powers(widest) if length % n == 0 and n <= widest]
-    each = plan.knob("each", several, several[-1])
-    threads = plan.knob("columns", [n for n in powers(256, 32) if n < 2 * length], 64)
+    threads, each = _columns(plan, out, sums, 64, 256)
     even = [n for n in range(1, 17) if longest(sums).extent % n == 0]
     counts = even if len(even) > 2 else powers(16)
     rows = plan.knob("ahead", counts, max(n for n in counts if n <= 8))
@@ -122,6 +123,60 @@ def by_columns(plan: Plan) -> None:
     plan.step(s.Reorder(sums.name, (*rest, outer, ahead, *own)))
     plan.annotate(sums.name, "unroll", ahead, *own[:-1])
     plan.annotate(sums.name, "vector", own[-1])
+
+
+def _straddles(expression: Expression, sums: Stage) -> bool:
+    """Whether rows begin within a sector of memory: neighbouring blocks then read the sectors between their columns
+    twice."""
+    rows = [expression.shape_of(read.tensor)[-1] * dtype(read.dtype).bytes for read in reads(sums.value)]
+    return any(length % _SECTOR for length in rows)
+
+
+def by_teams(plan: Plan) -> None:
+    """The threads of a block share the rows of its columns: blocks end soon, so those that run at the same time read
+    neighbouring columns of few matrices, and what neighbouring blocks both read is still in L2."""
+    part = plan.part
+    assert part.reduction is not None
+    name, along = plan.added_up(part.reduction, "register"), longest(part.reduction)
+    team, own = f"{name}.team", f"{name}.own"
+    parts = s.split_names(along.name, 2)
+    plan.restructure(
+        s.Split(name, along.name, (_TEAMS,)), s.RFactor(name, parts[1], team), s.CacheWrite(team, own, "register")
+    )
+    plan.names += ("teams",)
+    out = plan.stage(part.last.name)
+    *others, last = [axis.name for axis in out.axes]
+    threads, each = _columns(plan, out, part.reduction, _TEAM_COLUMNS, 1024 // _TEAMS)
+    rows = plan.knob("ahead", powers(16), 8)
+    loop = result(plan, out, {**dict.fromkeys(others, 1), last: threads}, {**dict.fromkeys(others, 1), last: each})
+    plan.derive("threads", times([threads, _TEAMS]))
+    plan.derive("shared_bytes", times([threads, _TEAMS, each, dtype(part.reduction.dtype).bytes]))
+    plan.step(s.SetScope(name, "register"), s.ComputeAt(name, out.name, loop))
+    kept = [axis.name for axis in plan.stage(name).axes]
+    plan.step(s.Reorder(name, (parts[1], *kept)))
+    plan.annotate(name, "unroll", parts[1], *kept[:-1])
+    plan.annotate(name, "vector", kept[-1])
+    block = s.fused_name(s.split_names(axis.name, 3)[0] for axis in out.axes)
+    plan.step(s.SetScope(team, "shared"), s.ComputeAt(team, out.name, block))
+    *_, lanes, vector = plan.split(team, kept[-1], (threads, each))
+    plan.annotate(team, "thread.y", parts[1])
+    plan.annotate(team, "thread.x", lanes)
+    plan.annotate(team, "vector", vector)
+    plan.step(s.ComputeAt(own, team, lanes))
+    outer, ahead = plan.split(own, parts[0], (rows,))
+    rest = [axis.name for axis in plan.stage(own).reduced if axis.name != parts[0]]
+    plan.step(s.Reorder(own, (*rest, outer, ahead, parts[1], *kept)))
+    plan.annotate(own, "unroll", ahead, *kept[:-1])
+    plan.annotate(own, "vector", kept[-1])
+
+
+def _columns(plan: Plan, out: Stage, sums: Stage, usual: int, most: int) -> tuple[Extent, Extent]:
+    """The threads along a block's columns, and the columns of each."""
+    length = out.axes[-1].extent
+    widest = max(WIDEST // dtype(read.dtype).bytes for read in reads(sums.value))
+    several = [n for n in powers(widest) if length % n == 0 and n <= widest]
+    each = plan.knob("each", several, several[-1])
+    return plan.knob("columns", [n for n in powers(most, 32) if n < 2 * length], usual), each
 
 
 def with_columns(expression: Expression) -> Expression:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import held_numbers, scans_rows
+from deepgen.compiler.rules.gpu.groups import held_numbers, reads_rows, scans_rows, stores_backwards
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.template import covered, text, times
 from deepgen.compiler.schedule import steps as s
+from deepgen.compiler.schedule.bounds import conditions
 from deepgen.compiler.schedule.stages import combined, identity
-from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
     Compare,
@@ -22,9 +23,12 @@ from deepgen.operators.expr.nodes import (
     Read,
     Select,
     Stage,
+    Value,
+    children,
     reads,
     substituted,
     walk,
+    with_children,
     with_reads,
 )
 from deepgen.targets import Gpu
@@ -83,11 +87,15 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, rows]))
     loops = [axis.name for axis in out.axes]
+    if backwards := stores_backwards(plan.expression, out, scan):  # a lane stores what it scanned
+        plan.step(s.Reverse(out.name, loops[-1]))
     if len(loops) < len(scan.axes):  # rows end within a piece
         loops[-1:] = plan.split(out.name, loops[-1], (length,))
     block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
     plan.annotate(out.name, "block.x", block)
-    plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
+    *_, vector = plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
+    if backwards:
+        plan.step(s.Reverse(out.name, vector))
     own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
     own_places = [s.LayoutPlace[s.Number](last, 1, text(each))] if widths != [1] else []
     lane = s.LayoutPlace(last, text(each), text(team))
@@ -106,7 +114,8 @@ def _run(read: Read) -> str:
 
 def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
     """A scan of rows that are too long for lanes: in pieces, each continuing from the result of the previous one. A
-    single row is treated as a matrix with one row.
+    single row is treated as a matrix with one row, and a row that is stored at other places, such as one place later,
+    begins with numbers that change nothing.
 
     None for other expressions. Tensors may get an additional dimension, with the same elements in the same order.
     """
@@ -115,23 +124,71 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
     if len(scans) != 1 or expression.outputs != (out.name,) or {*expression.stages} - {out} - {*scans}:
         return None
     (scan,) = scans
-    if scan.scan != scan.axes[-1].name or (out != scan and facts.fusible_consumer(expression, scan) != out):
-        return None
-    names = {stage: [axis.name for axis in stage.axes] for stage in (scan, out)}
-    plain = [(stage, read, [facts.plain(i) for i in read.indices]) for stage in names for read in reads(stage.value)]
-    if any(at != names[stage] for stage, _, at in plain) or any(map(_placed, names)):
+    if scan.scan != scan.axes[-1].name or out.reduce not in (None, scan.reduce if out == scan else None):
         return None
     if len(scan.axes) == 1:
         one = _as_matrix(expression)
         return scan_in_pieces(one, gpu) or one
+    if out != scan:
+        scan, out = _begun_together(scan, out)
+        shifted = replace(expression, stages=(scan, out))
+        if stores_backwards(shifted, out, scan) is None:
+            return None
+        expression = shifted
+    names = {stage: [axis.name for axis in stage.axes] for stage in (scan, out)}
+    plain = [(stage, read, [facts.plain(i) for i in read.indices]) for stage in names for read in reads(stage.value)]
+    if not reads_rows(scan):
+        return None
     length, rows = scan.axes[-1].extent, scan.axes[:-1]
     if length <= held_numbers(scan):
-        return None
+        return expression
     pieces = [n for n in range(_SHORTEST, held_numbers(scan) // 2 + 1) if length % n == 0]
-    if pieces and length // pieces[-1] <= held_numbers(scan):
+    same = all(at == names[stage] for stage, _, at in plain) and not any(map(_placed, names))
+    if same and pieces and length // pieces[-1] <= held_numbers(scan):
         outer, inner = Axis("piece", length // pieces[-1]), Axis("place", pieces[-1])
         return _in_pieces(expression, scan, out, (*rows, outer, inner))
     return replace(expression, stages=_of_any_length(scan, out, gpu))
+
+
+def _begun_together(scan: Stage, out: Stage) -> tuple[Stage, Stage]:
+    """A scan of as many elements as the result has, whose first one is the first or the last that the result reads.
+
+    An exclusive scan reads the previous element of an inclusive one: that becomes a scan which reads previous elements,
+    because loads that start within 16 bytes cost less than such stores.
+    """
+    places = {read.indices for read in facts.reads_of(out, scan.name)}
+    if len(places) != 1:
+        return scan, out
+    at, along, most = next(iter(places))[-1], out.axes[-1], scan.axes[-1].extent
+    backwards = at + iterator(along.name) if at.step(along.name) == -1 else None
+    first = at - iterator(along.name) if backwards is None else backwards - (along.extent - 1)
+    if first.terms or first.constant > 0 or (not first.constant and along.extent == most):
+        return scan, out
+    axis = Axis(scan.axes[-1].name, along.extent)
+    place, kind = iterator(axis.name) + first, scan.dtype
+    value = substituted(scan.value, {axis.name: place})
+    assert scan.reduce is not None
+    start = identity(scan.reduce, kind)
+    if along.extent + first.constant > most:
+        value = Select(Compare("lt", Place(place), Const(most, "i64")), value, start)
+    if first.constant:
+        value = Select(Compare("le", Const(0, "i64"), Place(place)), value, start)
+    moved = replace(scan, axes=(*scan.axes[:-1], axis), value=value)
+    return moved, replace(out, value=_unguarded(out.value, scan.name, start, at - first, first))
+
+
+def _unguarded(value: Value, scan: str, start: Const, at: Index, first: Index) -> Value:
+    """A value that reads the moved scan, also where it had the number that the scan now begins with."""
+    if isinstance(value, Read) and value.tensor == scan:
+        return replace(value, indices=(*value.indices[:-1], at))
+    if isinstance(value, Select):
+        inside = conditions(value.condition)
+        read, outside = value.then, value.otherwise if inside == (at + first,) else None
+        if inside == ((at + first) * -1 - 1,):
+            read, outside = value.otherwise, value.then
+        if outside == start:
+            return _unguarded(read, scan, start, at, first)
+    return with_children(value, [_unguarded(child, scan, start, at, first) for child in children(value)])
 
 
 def _as_matrix(expression: Expression) -> Expression:
@@ -160,16 +217,23 @@ def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[
     whole = piece * length + place
     inside = Compare("lt", Place(whole), Const(along.extent, "i64"))
     value = Select(inside, substituted(scan.value, {along.name: whole}), first)
-    parts = Stage(f"{scan.name}.parts{level}", (*rows, outer), value, scan.reduce, (inner,))
+    descending = all(read.indices[-1].step(along.name) == -1 for read in reads(scan.value))
+    added = substituted(value, {inner.name: length - 1 - place}) if descending else value  # in the order of memory
+    parts = Stage(f"{scan.name}.parts{level}", (*rows, outer), added, scan.reduce, (inner,))
     before = Stage(
         f"{scan.name}.before{level}", (*rows, outer), Read(parts.name, (*at, piece), kind), scan.reduce, (), outer.name
     )
     own = Stage(f"{scan.name}.own{level}", (*rows, outer, inner), value, scan.reduce, (), inner.name)
-    here = iterator(out.axes[-1].name)
-    later = Compare("le", Const(length, "i64"), Place(here))
-    start = Select(later, Read(before.name, (*at, here // length - 1), kind), first)
-    total = combined(scan.reduce, Read(own.name, (*at, here // length, here % length), kind), start)
-    result = total if out == scan else with_reads(out.value, lambda r: total if r.tensor == scan.name else r)
+
+    def total(read: Read) -> Value:
+        *row, here = read.indices
+        later = Compare("lt", Const(0, "i64"), Place(here // length))
+        start = Select(later, Read(before.name, (*row, here // length - 1), kind), first)
+        assert scan.reduce is not None
+        return combined(scan.reduce, Read(own.name, (*row, here // length, here % length), kind), start)
+
+    stored = Read(scan.name, tuple(iterator(axis.name) for axis in out.axes), kind)
+    result = total(stored) if out == scan else with_reads(out.value, lambda r: total(r) if r.tensor == scan.name else r)
     earlier = (before,) if outer.extent <= held_numbers(scan) else _of_any_length(before, before, gpu, f"{level}_")
     return (parts, *earlier, own, Stage(out.name, out.axes, result))
 
