@@ -112,7 +112,8 @@ class Pointwise:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         own = _served(operator)
         kernel = self._family.emit(own.gemm, target, config)
-        return replace(kernel, name=self.name, plan=_renamed(own, kernel.plan))
+        implied = tuple((_text(own, condition), words) for condition, words in kernel.implied)
+        return replace(kernel, name=self.name, plan=_renamed(own, kernel.plan), implied=implied)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return self._family.default(_served(operator).gemm, target)
@@ -187,12 +188,15 @@ def _seconds(own: Product, gpu: Gpu, config: Mapping[str, Any]) -> float:
     return seconds(product, gpu, config, None if own.last else filters)
 
 
+def _text(own: Product, expression: str) -> str:
+    """An expression over a product's sizes as one over a convolution's."""
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: own.names.get(word[0], word[0]), expression)
+
+
 def _renamed(own: Product, plan: LaunchPlan) -> LaunchPlan:
     def size(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        text = re.sub(r"\b[A-Za-z_]\w*\b", lambda word: own.names.get(word[0], word[0]), value)
-        return int(text) if text.isdigit() else text
+        text = _text(own, value) if isinstance(value, str) else value
+        return int(text) if isinstance(text, str) and text.isdigit() else text
 
     def sizes(values: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
         return None if values is None else tuple(size(value) for value in values)
@@ -213,9 +217,8 @@ def _renamed(own: Product, plan: LaunchPlan) -> LaunchPlan:
         args, grid = tuple(argument(arg) for arg in one.args), tuple(size(n) for n in one.grid)
         return replace(one, args=args, grid=grid, shared_bytes=size(one.shared_bytes))
 
-    asked = ((str(size(condition)), words) for condition, words in plan.requires)
     requires = (
-        *((condition, words) for condition, words in asked if condition not in ("1 == 1", "0 == 0")),
+        *((_text(own, condition), words) for condition, words in plan.requires),
         *((f"{name} == {n}", f"{name} = {n}, for which it was made") for name, n in own.named),
     )
     return replace(plan, steps=tuple(step(one) for one in plan.steps), requires=requires)
