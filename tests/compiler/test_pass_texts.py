@@ -53,6 +53,20 @@ def through_shared_memory() -> Expression:
     return dg.expression(dg.compute("y", (8,), lambda i: s[7 - i]))
 
 
+def sums_of_three() -> Expression:
+    x, tap = dg.tensor("x", (10,)), dg.reduce_axis("tap", 3)
+    padded = dg.compute("padded", (12,), lambda i: dg.where((i >= 1) & (i <= 10), x[i - 1], 0.0))
+    return dg.expression(dg.compute("y", (10,), lambda i: dg.sum(padded[i + tap], tap)))
+
+
+WINDOWS = (
+    CacheWrite("y", "sums", "register"),
+    Split("y", "i0", (4,)),
+    Annotate("y", "i0.0", "thread.x"),
+    ComputeAt("sums", "y", "i0.0"),
+    SetScope("padded", "register"),
+    ComputeAt("padded", "y", "i0.0"),
+)
 FIRST_OF_TWO = (Annotate("y", "i0", "thread.x"), Annotate("z", "i0", "thread.x"))
 BOTH_IN_REGISTERS = (
     *FIRST_OF_TWO,
@@ -126,6 +140,7 @@ EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (through_shared_memory(), (*SHARED, Layout("s", (LayoutPlace(0, 4), LayoutPlace(0, 1, 4)))), GPU),
     (two_results(), FIRST_OF_TWO, GPU),
     (two_results(), BOTH_IN_REGISTERS, GPU),
+    (sums_of_three(), WINDOWS, GPU),
 ]
 
 

@@ -129,6 +129,12 @@ CHANNELS_FIRST = (
     "conv_transpose2d N=2 H=9 W=11 CI=16 CO=20 k=3 stride=2 pad=1 out_pad=1 layout=nchw",
     "conv_transpose3d N=1 D=4 H=5 W=6 CI=8 CO=16 k=3 stride=2 layout=ncdhw epilogue=bias",
 )
+POINTWISE = (
+    "conv2d N=3 H=14 W=12 CI=64 CO=96 k=1 dtype=f16 layout=nchw",
+    "conv2d N=2 H=9 W=7 CI=21 CO=19 k=1 dtype=bf16 layout=nchw",
+    "conv2d N=2 H=9 W=7 CI=197 CO=23 k=1 dtype=f16",
+    "dilated_conv2d N=2 H=9 W=7 CI=24 CO=40 k=1 dtype=bf16 epilogue=bias,silu",
+)
 EXPRESSED = (
     "expression projections",
     "expression pool",
@@ -219,6 +225,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
         *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
+        *(case for n in ("sm90", "mma", "simt") for case in _crossed(f"{n}_pointwise", POINTWISE, CUDA[1:3], 4)),
         *_crossed("rules", BY_RULES, on_rules, 2),
         *_crossed("rules_constant_weights", weighted, ("x86:avx512", "arm:neon_dot"), 1),
         *_crossed("vta", (*BY_RULES, GEMMS[16], GEMMS[17]), ("vta",), 12),

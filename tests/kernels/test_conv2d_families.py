@@ -16,6 +16,7 @@ from deepgen.generators import Generator
 from deepgen.kernels.base import Rank, rank_of
 from deepgen.kernels.conv2d.c_conv2d import CConv2d
 from deepgen.kernels.conv2d.mma_conv_few import MmaConvFew
+from deepgen.kernels.conv2d.pointwise import MmaPointwise, SimtPointwise, Sm90Pointwise
 from deepgen.kernels.conv2d.simt_conv import SimtConv
 from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
@@ -27,7 +28,7 @@ from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
 
 C, SIMT = CConv2d(), SimtConv2d()
-BETTER = (MmaConvFew(), Sm90Conv(), Sm90ConvCopied(), SimtConv())
+BETTER = (MmaConvFew(), Sm90Conv(), Sm90ConvCopied(), SimtConv(), Sm90Pointwise(), MmaPointwise(), SimtPointwise())
 PROCESSORS = ["x86:avx2", "x86:avx512", "arm:neon"]
 GPUS = ["cuda:sm_70", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx1100"]
 
@@ -45,8 +46,8 @@ def test_a_family_is_found_everywhere_and_its_default_is_in_its_space(name: str)
                 surpassed = rank_of(family, operator, chip) >= Rank.GENERAL
                 serving = (one for one in BETTER if one.refuses(operator, chip) is None)
                 better = [one.name for one in serving if rank_of(one, operator, chip) < Rank.SURPASSED]
-                expected = better[0] if better else "rules" if surpassed else family.name
-                assert generators.find(operator, chip).name == expected
+                expected = better or ["rules" if surpassed else family.name]
+                assert generators.find(operator, chip).name in expected
                 assert family.space(operator, chip).explain(dict(family.default(operator, chip))) == []
 
 
@@ -59,6 +60,12 @@ def test_matrix_units_come_before_plain_arithmetic_where_they_serve() -> None:
     planes = conv2d(16, 35, 35, 288, 384, 3, stride=2, dtype="f16", layout="nchw")
     assert generators.find(planes, chip).name == "sm90_conv_copied"
     assert generators.find(replace(planes, k=1), chip).name == "rules"
+    # Tensor cores of kernels by rules take whole products of channels: others are copied.
+    for few in (
+        conv2d(1, 8, 8, 142, 14, (1, 3), dtype="bf16", layout="nchw"),
+        conv2d(30, 5, 5, 726, 33, 7, dtype="f16", pad=3),
+    ):
+        assert generators.find(few, chip).name == "sm90_conv_copied"
     assert generators.find(half, old).name == "simt_conv2d"
 
 

@@ -12,7 +12,7 @@ from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Sto
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children, reads
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Read, Select, Value, children, reads
 from deepgen.vocabulary import dtype
 
 
@@ -87,6 +87,15 @@ def pads(body: Stmt, around: Around) -> Stmt:
     return _with_room(passed.of(body), passed.room)
 
 
+def windows(body: Stmt, around: Around) -> Stmt:
+    """As `pads`, for elements that a thread of a GPU keeps in registers and takes only from inside a tensor: a branch
+    for each row of a window makes its loads wait for those of the row before.
+    """
+    stages = {s.variable: s.stage for s in walk(body) if isinstance(s, For)}
+    buffers = around.whole.buffers
+    return _Pads(buffers, stages=stages, fixed=frozenset(buffers), selected=True).of(body)
+
+
 def _with_room(statement: Stmt, room: Mapping[str, int]) -> Stmt:
     if isinstance(statement, Alloc) and (more := room.get(statement.buffer.name, 0)):
         *sizes, last = statement.buffer.sizes
@@ -99,6 +108,7 @@ class _Pads(Inside):
     stages: Mapping[str, str] = field(default_factory=dict)  # variable -> the stage whose loop it is
     fixed: frozenset[str] = frozenset()  # buffers whose sizes cannot be changed
     room: dict[str, int] = field(default_factory=dict)  # elements to be added after the last one of other buffers
+    selected: bool = False  # only elements that are zero, or another constant, outside of a tensor
 
     def of(self, statement: Stmt) -> Stmt:
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
@@ -106,7 +116,7 @@ class _Pads(Inside):
         return with_children(statement, self.inside(statement).of)
 
     def _guarded(self, guard: If, store: Store) -> Stmt:
-        if self.buffers[store.buffer].scope != "register":
+        if self.buffers[store.buffer].scope != "register" or (self.selected and not _is_selected(store)):
             return guard
         kept = list(guard.conditions)
         for condition in guard.conditions:
@@ -156,8 +166,17 @@ class _Pads(Inside):
             return False
         asked = conditions(value.condition) if isinstance(value, Select) else None
         if isinstance(value, Select) and asked is not None:
-            return self._harmless(value.then, bounds.assuming(asked)) and self._harmless(value.otherwise, bounds)
+            inside = bounds.assuming(map(bounds.simple, asked) if self.selected else asked)
+            return self._harmless(value.then, inside) and self._harmless(value.otherwise, bounds)
         return all(self._harmless(child, bounds) for child in children(value))
+
+
+def _is_selected(store: Store) -> bool:
+    """Whether it stores an element of a tensor or, outside of it, a constant."""
+    value = store.value
+    if store.reduce or not isinstance(value, Select) or not isinstance(value.otherwise, Const):
+        return False
+    return isinstance(value.then, Read)
 
 
 def _needs_numbers(value: Value) -> bool:

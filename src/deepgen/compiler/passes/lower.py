@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import TypeAlias, overload
 
-from deepgen.compiler.passes.guards import edges, guards, pads
+from deepgen.compiler.passes.guards import edges, guards, pads, windows
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -66,6 +66,7 @@ def _any(_: Machine) -> bool:
 # from.
 PASSES: tuple[tuple[str, Work, Callable[[Machine], bool]], ...] = (
     ("pads", each(pads), _processor),
+    ("windows", each(windows), _gpu),
     ("matrices", each(matrices), _gpu),
     ("pipeline", each(pipeline), _gpu),
     ("bind", each(bind), _gpu),

@@ -10,7 +10,7 @@ from deepgen.compiler.passes.ir import Buffer, For, If, Seq, Stmt, Store
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
+from deepgen.compiler.text.dialect import CUDA, STORED, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Binary, Const, Read, Select, Unary, Value
@@ -58,6 +58,19 @@ class GpuScope(Scope):
         buffer = self.buffers[read.tensor]
         text = self.loaded.get(read) or self.element(buffer, read.indices[0])
         return Text(text if buffer.scope in HELD else widened(buffer.dtype, text), arithmetic(read.dtype))
+
+    def _select(self, value: Select) -> Text:
+        """A stored number is chosen before it is widened: the widening needs no condition then, and waits for the load
+        outside of any branch, so that other loads are in flight meanwhile."""
+        read = value.then
+        if not isinstance(read, Read) or value.otherwise != Const(0, value.dtype) or read in self.loaded:
+            return super()._select(value)
+        buffer = self.buffers[read.tensor]
+        if buffer.scope in HELD or buffer.dtype not in STORED:
+            return super()._select(value)
+        condition, kind = self.value(value.condition).text, buffer.dtype
+        chosen = f"({condition} ? {self.element(buffer, read.indices[0])} : {kind}{{}})"
+        return Text(widened(kind, chosen), arithmetic(read.dtype))
 
     def together(self, buffer: Buffer, start: Index, extent: int) -> int:
         """How many contiguous elements one instruction moves, given their alignment and size."""

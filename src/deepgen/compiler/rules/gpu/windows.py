@@ -6,7 +6,7 @@ bytes, and its filter. Other threads' loads of these elements hit the L1 cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from math import gcd, prod
 
@@ -26,6 +26,9 @@ _MOST_TAPS = 49
 _MOST_HELD = 176  # elements held by a thread
 _USUAL_THREADS = 256
 _USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps shift, and along others
+_MOST_ROWS = 8  # if it has few others: each row of a window is read by as many rows of results as the filter has
+_BUSY = 1024  # threads of a multiprocessor that hide its loads
+_BEYOND = 8  # the share of results beyond the end that a thread may compute
 
 
 def why_not(sums: Stage) -> str | None:
@@ -123,7 +126,18 @@ def by_window(plan: Plan) -> None:
     axis_of = dict(zip((a.name for a in sums.axes), same, strict=True))
     moved = {axis_of[a.name] for a in sums.axes if any(len(i.iterators) > 1 and a.name in i.iterators
              for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
-    by_threads, inner = _sizes(plan, out, moved)
+    taps_of = {a.name for a in sums.reduced if a.extent > 1}
+    shared = {axis_of[a.name] for a in sums.axes if any(i.iterators & taps_of and a.name in i.iterators
+              for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
+
+    def held(each: Mapping[str, Extent]) -> Extent:
+        """The elements that a thread with so many results along each axis has in registers."""
+        extents: dict[str, Extent] = {a.name: each.get(axis_of[a.name], 1) for a in sums.axes}
+        extents |= {a.name: a.extent for a in sums.reduced}
+        windows = (times(span(i, extents) for i in _undivided(read)) for read in threads.operands(sums))
+        return plus([times(each.values()), *windows])
+
+    by_threads, inner = _sizes(plan, out, moved, shared, held)
     whole = times(by_threads.values())
     plan.require(whole <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
@@ -133,9 +147,6 @@ def by_window(plan: Plan) -> None:
     plan.step(s.Reorder(sums.name, (*taps, *own)))
     plan.annotate(sums.name, "unroll", *taps, *own[:-1])
     plan.annotate(sums.name, "vector", own[-1])
-    extents: dict[str, Extent] = {a.name: inner[axis_of[a.name]] for a in sums.axes}
-    extents |= {a.name: a.extent for a in sums.reduced}
-    held: list[Extent] = [times(inner.values())]
     for read in threads.operands(sums):
         if read.tensor in kept:
             name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
@@ -145,9 +156,8 @@ def by_window(plan: Plan) -> None:
         plan.step(s.ComputeAt(name, out.name, loop))
         plan.annotate(name, "unroll", *axes[:-1])
         plan.annotate(name, "vector", axes[-1])
-        held.append(times(span(i, extents) for i in _undivided(read)))
-    plan.require(plus(held) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
-    plan.derive("held", plus(held))
+    plan.require(held(inner) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
+    plan.derive("held", held(inner))
 
 
 def _undivided(read: Read) -> Iterator[Index]:
@@ -159,24 +169,53 @@ def _undivided(read: Read) -> Iterator[Index]:
         yield atoms[0].of if atoms and isinstance(atoms[0], Quotient) else i
 
 
-def _sizes(plan: Plan, out: Stage, moved: Set[str]) -> tuple[dict[str, Extent], dict[str, Extent]]:
-    """For each axis, how many threads share a block's part of it, and how many elements each of them has."""
+def _sizes(
+    plan: Plan,
+    out: Stage,
+    moved: Set[str],
+    shared: Set[str],
+    held: Callable[[Mapping[str, Extent]], Extent],
+) -> tuple[dict[str, Extent], dict[str, Extent]]:
+    """For each axis, how many threads share a block's part of it, and how many elements each of them has. Neighbours
+    along `shared` axes read the same elements."""
     by_threads: dict[str, Extent] = {}
     inner: dict[str, Extent] = {}
+    usually: dict[str, int] = {}
     run, room, first = WIDEST // dtype(out.dtype).bytes, _USUAL_THREADS, True
-    rows = next((a.name for a in out.axes if a.name in moved), "")
+    rows, columns = next((a.name for a in out.axes if a.name in moved), ""), 1
+    # So many results of a thread leave enough threads for the chip.
+    enough = prod(a.extent for a in out.axes) // (plan.target.multiprocessors * _BUSY)
     for axis in reversed(out.axes):
         several = [n for n in powers(8) if n <= axis.extent] if first or axis.name in moved else [1]
-        wanted = (run if axis.name in moved else _PAIR) if first else _USUAL_ROWS if axis.name == rows else _PAIR
+        wanted = (run if axis.name in moved else _PAIR) if first else _PAIR
+        if axis.name == rows and not first:
+            wanted = _USUAL_ROWS
         each = max((n for n in several if n <= wanted and axis.extent % n == 0), default=1)
+        if columns <= _PAIR:
+            wanted = _MOST_ROWS
+        some = [n for n in several if n <= wanted and n * columns <= enough and _fits(axis.extent, n)]
+        overhanging = [n for n in some if held({**usually, axis.name: n}) <= _MOST_HELD]
+        if first and axis.name in shared and each == 1 and _PAIR in overhanging:
+            each = _PAIR  # of single elements: more columns would tear neighbours' loads apart
+        elif axis.name == rows and axis.name in shared and not first:
+            each = max([each, *overhanging])
+        columns *= each
+        usually[axis.name] = each
         inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
         covering = -(-axis.extent // each)
         usual = covering if covering <= room else 1 << room.bit_length() - 1
+        if axis.name in moved:  # evenly divided among blocks
+            usual = -(-covering // -(-covering // room))
         room //= usual
         several = sorted({*powers(min(axis.extent, 256 if first else 32)), usual})
         by_threads[axis.name] = plan.knob(f"{axis.name}_threads", several, usual)
         first = False
     return by_threads, inner
+
+
+def _fits(extent: int, each: int) -> bool:
+    """Whether few of a last thread's elements lie beyond the end."""
+    return -(-extent // each) * each - extent <= extent // _BEYOND
 
 
 __all__ = ["Windows", "in_runs", "serves", "why_not"]

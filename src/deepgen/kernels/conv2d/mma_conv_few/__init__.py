@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen.kernels.conv2d import epilogue_header
-from deepgen.kernels.conv2d.mma_conv_few.geometry import MOST_FILTERS, FewChannels, convolution, refused
 from deepgen.kernels.conv2d.mma_conv_few.space import (
     LAUNCH,
+    MOST_FILTERS,
+    FewChannels,
     candidates,
+    convolution,
     few_space,
     load_width,
     ranked,
+    refused,
     seconds,
     shared_bytes,
     staged,

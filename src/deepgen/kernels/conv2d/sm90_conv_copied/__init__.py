@@ -25,8 +25,8 @@ _INNER = Sm90Conv()
 _THREADS, _CHUNK, _SIDE = 256, 8, 64  # as in copies.h
 _SIZE = 2  # bytes of an element
 _COPIES = {"x": "images", "weight": "filters", "y": "result"}
-_FEW = 16  # most channels of `mma_conv_few`
-_ENOUGH, _FOR_A_COPY = 1e9, 500  # products that take longer than launches, and products per copied element
+_MATRIX_BYTES = 32  # of channels per product of matrix units: others are no work for kernels by rules
+_ENOUGH, _FOR_A_COPY = 2e8, 100  # products that take longer than launches, and products per copied element
 _LAUNCH = 1.5e-6  # of an additional step
 _RATE = 0.6  # share of the memory's bandwidth that copies reach
 
@@ -46,14 +46,14 @@ class Sm90ConvCopied:
         return _INNER.refuses(_inside(operator), target)
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Faster than rules where that was measured: channels first, windows over many channels, enough work to hide
-        launches."""
+        """Kernels by rules read planes in place, but their tensor cores take whole products of channels only, and are
+        then faster where there is less to multiply than to copy."""
         conv, _ = served(operator, target, Conv2d, Cuda)
-        windows = conv.layout != "nhwc" and conv.ci > _FEW and prod(conv.kernel) > 1
+        if conv.layout == "nhwc" or conv.ci * _SIZE % _MATRIX_BYTES:
+            return Rank.SPECIALISED
         products = conv.n * conv.out_h * conv.out_w * conv.co * conv.reduced
         numbers = conv.n * (conv.h * conv.w * conv.ci + conv.out_h * conv.out_w * conv.co) + conv.co * conv.reduced
-        worth = products >= max(_ENOUGH, _FOR_A_COPY * numbers)
-        return Rank.SPECIALISED if windows and worth else Rank.SURPASSED
+        return Rank.SPECIALISED if products >= max(_ENOUGH, _FOR_A_COPY * numbers) else Rank.SURPASSED
 
     def space(self, operator: Operator, target: Target) -> Space:
         conv, gpu = served(operator, target, Conv2d, Cuda)
@@ -102,6 +102,9 @@ class Sm90ConvCopied:
         moved += _copied(conv, "y") * 2 * conv.n * conv.out_h * conv.out_w * inside.co
         steps = 1 + _copied(conv, "y")
         return None if alone is None else alone + steps * _LAUNCH + moved * _SIZE / (gpu.bandwidth_gbs * 1e9 * _RATE)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        return _INNER.least_seconds(operator, target) + _LAUNCH
 
 
 def _inside(conv: Conv2d) -> Conv2d:
