@@ -140,7 +140,7 @@ def test_products_that_run_on_their_own_land_when_they_are_waited_for() -> None:
     expression, _, machine, lowered = case
     assert not check_passes(expression, lowered, machine).wrong
     unwaited = [(name, without(one, "products_wait")) for name, one in lowered]
-    assert check_passes(expression, unwaited, machine).names == ("build", "matrices")
+    assert check_passes(expression, unwaited, machine).names == ("build", "windows", "matrices")
 
 
 def changed(lowered: Lowered, change: Callable[[Stmt], Stmt]) -> Lowered:

@@ -171,7 +171,7 @@ def _gather(conv: Conv2d, inside: Conv2d) -> Step:
 
 def _scatter(conv: Conv2d, inside: Conv2d) -> Step:
     area = conv.out_h * conv.out_w
-    grid = f"ceil_div(N * {area * (inside.co // _CHUNK)}, {_THREADS})"
+    grid = f"ceil_div(N * {area * conv.co}, {_THREADS * _CHUNK})"
     if conv.layout != "nhwc":
         grid = f"ceil_div(N * {area}, {_SIDE}) * {-(-inside.co // _SIDE)}"
     args: tuple[Arg, ...] = (_space(conv, inside, "y"), TensorArg("y"), ScalarArg("i32", "N"))

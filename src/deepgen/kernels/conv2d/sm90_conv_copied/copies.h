@@ -106,13 +106,18 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) scatter(const Bits* r
 }
 #endif
 #else
-// Eight channels of one place; zeros beyond `left`.
+// Eight channels of one place; zeros beyond `left`. Where rows have an even length, all of them begin at whole words.
+template <int ROW>
 __device__ __forceinline__ void gather_channels(Bits* to, const Bits* from, int left) {
     Word got[4];
 #pragma unroll
     for (int c = 0; c < EIGHT; c += 2) {
-        const Word low = c < left ? __ldg(from + c) : 0, high = c + 1 < left ? __ldg(from + c + 1) : 0;
-        got[c / 2] = low | high << 16;
+        if (ROW % 2 == 0) {
+            got[c / 2] = c < left ? __ldg(reinterpret_cast<const Word*>(from + c)) : 0;
+        } else {
+            const Word low = c < left ? __ldg(from + c) : 0, high = c + 1 < left ? __ldg(from + c + 1) : 0;
+            got[c / 2] = low | high << 16;
+        }
     }
     *reinterpret_cast<Chunk*>(to) = {got[0], got[1], got[2], got[3]};
 }
@@ -125,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     if (unit < units) {
         const i64 pixel = unit / (STORED_CI / EIGHT);
         const int first = (int)(unit % (STORED_CI / EIGHT)) * EIGHT;
-        if (unit < all) gather_channels(images + unit * EIGHT, x + pixel * SOURCE_CI + first, SOURCE_CI - first);
+        if (unit < all) gather_channels<SOURCE_CI>(images + unit * EIGHT, x + pixel * SOURCE_CI + first, SOURCE_CI - first);
         return;
     }
     unit -= units;
@@ -133,17 +138,39 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const int row = (int)(unit / (STORED_CO / EIGHT)), first = (int)(unit % (STORED_CO / EIGHT)) * EIGHT;
     const int tap = row / STORED_CI, channel = row % STORED_CI;
     const Bits* from = weight + ((i64)tap * SOURCE_CI + channel) * SOURCE_CO + first;
-    gather_channels(filters + unit * EIGHT, from, channel < SOURCE_CI ? SOURCE_CO - first : 0);
+    gather_channels<SOURCE_CO>(filters + unit * EIGHT, from, channel < SOURCE_CI ? SOURCE_CO - first : 0);
 }
 
+// Eight neighbours of the result for each thread, whatever places they belong to: whole sectors are stored, and what
+// threads read beside each other comes from the L1 cache.
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) scatter(const Bits* result, Bits* y, int n) {
-    const i64 unit = (i64)blockIdx.x * COPY_THREADS + threadIdx.x;
-    if (unit >= (i64)n * RESULT_AREA * (STORED_CO / EIGHT)) return;
-    const i64 pixel = unit / (STORED_CO / EIGHT);
-    const int first = (int)(unit % (STORED_CO / EIGHT)) * EIGHT;
-    const Chunk got = *reinterpret_cast<const Chunk*>(result + unit * EIGHT);
+    constexpr int OF_BLOCK = COPY_THREADS * EIGHT;
+    const i64 first = (i64)blockIdx.x * OF_BLOCK, all = (i64)n * RESULT_AREA * SOURCE_CO, pixel = first / SOURCE_CO;
+    const int own = threadIdx.x * EIGHT, from = (int)(first - pixel * SOURCE_CO) + own;
+    const Bits* near = result + pixel * STORED_CO;
+    const i64 left = all - first - own;
+    Bits got[EIGHT];
 #pragma unroll
-    for (int c = 0; c < EIGHT; ++c)
-        if (first + c < SOURCE_CO) y[pixel * SOURCE_CO + first + c] = (Bits)(got.v[c / 2] >> c % 2 * 16);
+    for (int c = 0; c < EIGHT; c += 1 + (SOURCE_CO % 2 == 0)) {
+        const int row = (from + c) / SOURCE_CO;
+        const Bits* at = near + (i64)row * STORED_CO + (from + c - row * SOURCE_CO);
+        if (SOURCE_CO % 2 == 0) {
+            const Word both = c < left ? *reinterpret_cast<const Word*>(at) : 0;
+            got[c] = (Bits)both, got[c + 1] = (Bits)(both >> 16);
+        } else {
+            got[c] = c < left ? *at : (Bits)0;
+        }
+    }
+    Bits* to = y + first + own;
+    if (left >= EIGHT) {
+        Chunk whole;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) whole.v[i] = got[2 * i] | (Word)got[2 * i + 1] << 16;
+        *reinterpret_cast<Chunk*>(to) = whole;
+    } else {
+#pragma unroll
+        for (int c = 0; c < EIGHT; ++c)
+            if (c < left) to[c] = got[c];
+    }
 }
 #endif
