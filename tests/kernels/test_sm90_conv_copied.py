@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import simt_emulation as simt
 
+import needs
 from deepgen import targets
 from deepgen.kernels.conv2d.sm90_conv_copied import Sm90ConvCopied
 from deepgen.operators import Conv2d, conv2d
 from deepgen.operators.base import Array
 from deepgen.space import parse
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import DescriptorArg, WorkspaceArg
 
 FAMILY, HOPPER = Sm90ConvCopied(), targets.resolve("cuda:sm_90a")
@@ -37,6 +40,8 @@ typedef long long i64;
 struct Place { int x; };
 static Place blockIdx, threadIdx;
 template <typename T> T __ldg(const T* from) { return *from; }
+static void next_may_begin() {}
+static void wait_for_launch_before() {}
 #include "copies.h"
 #define THREADS(call) for (threadIdx.x = 0; threadIdx.x < COPY_THREADS; ++threadIdx.x) call
 #define BLOCKS for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
@@ -118,6 +123,11 @@ def test_the_product_is_of_the_copies_and_no_size_is_left_open_but_the_images(op
     maps = {arg.tensor: arg.copy for arg in product.args if isinstance(arg, DescriptorArg)}
     assert maps["weight"] == "filters" and (maps["x"] == "images") == ("images" in first)
     assert "CO" not in repr(product)
+    # A launch waits itself for the one before it, and is prepared meanwhile.
+    assert [step.overlaps for step in kernel.plan.steps] == [False, *[True] * (len(kernel.plan.steps) - 1)]
+    texts = {source.name: source.text for source in kernel.sources}
+    assert texts["producers.h"].index("wait_for_launch_before()") < texts["producers.h"].index("while (schedule.next")
+    assert "next_may_begin()" in texts["copies.h"] and "wait_for_launch_before()" in texts["copies.h"]
     assert {f"CO == {operator.co}", f"CI == {operator.ci}"} <= {text for text, _ in kernel.plan.requires}
     assert FAMILY.modelled_seconds(operator, HOPPER, FAMILY.default(operator, HOPPER))
 
@@ -127,3 +137,14 @@ def test_what_needs_no_copies_it_leaves_to_others() -> None:
     assert "without copies" in (FAMILY.refuses(plain, HOPPER) or "")
     assert FAMILY.refuses(replace(plain, layout="nchw"), HOPPER) is None
     assert FAMILY.refuses(replace(plain, dtype="f32", layout="nchw"), HOPPER)
+
+
+def test_copies_and_product_build_together(tmp_path: Path) -> None:
+    toolchain = needs.toolchain(HOPPER, "cuda")
+    for number, operator in enumerate((CASES[0], CASES[3])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Group() as group:
+            kernel = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER))
+            result = toolchain.build(kernel, HOPPER, folder, BuildLimits(), group)
+        assert result.facts["spill_bytes"] == 0, operator.describe()

@@ -61,6 +61,9 @@ DG_DEVICE void produce(
 #pragma unroll
     for (int i = 0; i < CLUSTER_N; ++i) along_n |= 1u << (rank_m + i * CLUSTER_M);
     u64 use_a = policy<CACHE_A>(), use_b = policy<CACHE_B>();
+#ifdef STORED_CI  // of copies, which the launch before makes
+    wait_for_launch_before();
+#endif
     while (schedule.next(p, w)) {
         const Window from(w.m + rank_n * (A_ROWS / CLUSTER_N));
         int tap = w.first * ATOMS / TAP_LINES, channel = (w.first * ATOMS - tap * TAP_LINES) * 64;

@@ -68,7 +68,7 @@ class Sm90ConvCopied:
         (step,) = kernel.plan.steps
         kept = {name for name in ("x", "y") if not _copied(conv, name)}
         args = tuple(_argument(conv, inside, arg, kept) for arg in step.args)
-        product = replace(step, args=args, grid=tuple(_fixed(inside, size) for size in step.grid))
+        product = replace(step, args=args, grid=tuple(_fixed(inside, size) for size in step.grid), overlaps=True)
         after = () if "y" in kept else (_scatter(conv, inside),)
         fixed = {"CI": conv.ci, "CO": conv.co}
         asked = [(text, words) for text, words in kernel.plan.requires if "CI" not in text and "CO" not in text]
@@ -175,4 +175,4 @@ def _scatter(conv: Conv2d, inside: Conv2d) -> Step:
     if conv.layout != "nhwc":
         grid = f"ceil_div(N * {area}, {_SIDE}) * {-(-inside.co // _SIDE)}"
     args: tuple[Arg, ...] = (_space(conv, inside, "y"), TensorArg("y"), ScalarArg("i32", "N"))
-    return Step("scatter", args, (grid, 1, 1), (_THREADS, 1, 1))
+    return Step("scatter", args, (grid, 1, 1), (_THREADS, 1, 1), overlaps=True)

@@ -89,6 +89,7 @@ __device__ __forceinline__ void scatter_out(const Transposed& tile, Bits* y, i64
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     gather(const Bits* x, const Bits* weight, Bits* images, Bits* filters, int n) {
     __shared__ Transposed tile;
+    next_may_begin();
     const i64 pixels = (i64)n * IMAGE_AREA;
     const Part part = part_of(blockIdx.x, pixels);
     gather_in(tile, x, weight, part, pixels);
@@ -100,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) scatter(const Bits* r
     __shared__ Transposed tile;
     const i64 pixels = (i64)n * RESULT_AREA, first = (i64)(blockIdx.x / BLOCKS_CO) * SIDE;
     const int channels = (int)(blockIdx.x % BLOCKS_CO) * SIDE;
+    wait_for_launch_before();
     scatter_in(tile, result, first, channels, pixels);
     __syncthreads();
     scatter_out(tile, y, first, channels, pixels);
@@ -107,12 +109,12 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) scatter(const Bits* r
 #endif
 #else
 // Eight channels of one place; zeros beyond `left`. Where rows have an even length, all of them begin at whole words.
-template <int ROW>
+template <int LENGTH>
 __device__ __forceinline__ void gather_channels(Bits* to, const Bits* from, int left) {
     Word got[4];
 #pragma unroll
     for (int c = 0; c < EIGHT; c += 2) {
-        if (ROW % 2 == 0) {
+        if (LENGTH % 2 == 0) {
             got[c / 2] = c < left ? __ldg(reinterpret_cast<const Word*>(from + c)) : 0;
         } else {
             const Word low = c < left ? __ldg(from + c) : 0, high = c + 1 < left ? __ldg(from + c + 1) : 0;
@@ -124,6 +126,7 @@ __device__ __forceinline__ void gather_channels(Bits* to, const Bits* from, int 
 
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     gather(const Bits* x, const Bits* weight, Bits* images, Bits* filters, int n) {
+    next_may_begin();
     i64 unit = (i64)blockIdx.x * COPY_THREADS + threadIdx.x;
     const i64 all = COPIES_X ? (i64)n * IMAGE_AREA * (STORED_CI / EIGHT) : 0;
     const i64 units = (all + COPY_THREADS - 1) / COPY_THREADS * COPY_THREADS;
@@ -150,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) scatter(const Bits* r
     const Bits* near = result + pixel * STORED_CO;
     const i64 left = all - first - own;
     Bits got[EIGHT];
+    wait_for_launch_before();
 #pragma unroll
     for (int c = 0; c < EIGHT; c += 1 + (SOURCE_CO % 2 == 0)) {
         const int row = (from + c) / SOURCE_CO;
