@@ -20,7 +20,7 @@ from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, ranked
 from deepgen.kernels.gemm.sm90_gemm.model import Gathered, seconds
-from deepgen.kernels.shared import of_several_kinds
+from deepgen.kernels.shared import defines, of_several_kinds
 from deepgen.operators import Conv2d, Gemm, Operator, gemm
 from deepgen.operators.named.convolutions import DilatedConv2d
 from deepgen.operators.words import NONE
@@ -140,6 +140,11 @@ class Sm90Pointwise(Pointwise):
         same = conv.refuses(operator, target) is None and conv.rank(operator, target) == Rank.SPECIALISED
         return Rank.SURPASSED if same else Rank.SPECIALISED
 
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        kernel = super().emit(operator, target, config)
+        shared = {} if _served(operator).last else {"SHARED_A": 1}
+        return replace(kernel, flags=(*kernel.flags, *defines(shared)))
+
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return next(self.ranked(operator, target))
 
@@ -211,6 +216,10 @@ def _renamed(own: Product, plan: LaunchPlan) -> LaunchPlan:
         if isinstance(arg, TensorArg):
             return TensorArg(name)
         spec = replace(arg.spec, sizes=sizes(arg.spec.sizes), strides=sizes(arg.spec.strides))
+        if arg.tensor == "A" and not own.last:  # the copy engine gets the only matrix that there is
+            assert spec.sizes and spec.strides, "as for all matrices"
+            line = spec.strides[0]
+            spec = replace(spec, sizes=(*spec.sizes[:2], 1), strides=(line, f"CO * ({line})"))
         return DescriptorArg(name, spec, arg.copy)
 
     def step(one: Step) -> Step:

@@ -50,6 +50,9 @@
 #define LAST_PRODUCTS 4
 #define LAST_LINE 128
 #endif
+#ifndef SHARED_A
+#define SHARED_A 0  // 1: all matrices of a batch have the same A, which is fetched as the first
+#endif
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as

@@ -50,7 +50,8 @@ struct Loaders {
             lines_a.store(held.a[j], k, of_a);
 #else
             if (threadIdx.x == CONSUMERS * 128)
-                get_tile<A_ROWS, 1, A_K_MAJOR, 128, CACHE_A>(of_a, a, full, w.m, k, w.batch, 0, 0, use_a);
+                get_tile<A_ROWS, 1, A_K_MAJOR, 128, CACHE_A>(
+                    of_a, a, full, w.m, k, SHARED_A ? 0 : w.batch, 0, 0, use_a);
 #endif
 #if B_BY_LANES
             lines_b.store(held.b[j], k, of_b);

@@ -47,7 +47,7 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
 #pragma unroll
             for (int j = 0; j < ATOMS; ++j) {
                 get_tile<A_ROWS, CLUSTER_N, A_K_MAJOR, 128, CACHE_A>(
-                    tile + j * A_BYTES, a, full, w.m, k, w.batch, rank_n, along_n, use_a);
+                    tile + j * A_BYTES, a, full, w.m, k, SHARED_A ? 0 : w.batch, rank_n, along_n, use_a);
                 get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
                     tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m, use_b);
                 k += BK / ATOMS;
