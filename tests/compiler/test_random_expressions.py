@@ -18,7 +18,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.compiler.text import c
 from deepgen.operators.expr.nodes import HasExpression
-from deepgen.targets import Cpu
+from deepgen.targets import Cpu, Gpu
 from deepgen.toolchains.compilers.c import isa_flags
 
 # gcc for x86, native or cross.
@@ -71,6 +71,12 @@ def test_a_sample_emulated(target: str) -> None:
 def test_rows_emulated(target: str) -> None:
     words = ["--rows", "--count", "8", "--target", target]
     assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
+
+
+def test_rows_of_constants_have_a_schedule() -> None:
+    """No tensor is read along them: the rules once looked for the smallest element among none."""
+    gpu = targets.resolve("hip:gfx90a")
+    assert isinstance(gpu, Gpu) and case(7, 193, gpu) is not None
 
 
 def test_what_a_sum_is_padded_with_for_its_reader_has_a_schedule() -> None:

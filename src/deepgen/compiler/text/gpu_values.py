@@ -48,10 +48,10 @@ class GpuScope(Scope):
         return f"load_{kind}<{buffer.dtype}>({self.at(buffer, offset)})"
 
     def _value(self, value: Value) -> Text:
-        known = one_function(value)
-        if known is None:
+        function = one_function(value)
+        if function is None:
             return super()._value(value)
-        name, operand = known
+        name, operand = function
         return Text(f"{name}_f32({self.value(operand).text})", "f32")
 
     def _read(self, read: Read) -> Text:

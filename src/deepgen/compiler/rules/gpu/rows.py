@@ -351,7 +351,8 @@ def _rows(out: Stage, group: StageGroup) -> int:
 def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
     """How many contiguous elements a thread loads at once: 16 bytes, but no more than four elements of the shortest
     rows."""
-    widest = WIDEST // max(2, min(dtype(read.dtype).bytes for stage in reductions for read in _streams(stage)))
+    sizes = (dtype(read.dtype).bytes for stage in reductions for read in _streams(stage))
+    widest = WIDEST // max(2, min(sizes, default=WIDEST))  # rows of constants read nothing
     return min(widest, 4) if longest <= _SHORTEST_ROW else widest
 
 
