@@ -42,7 +42,8 @@ PRODUCTS = ({"M": 40, "N": 24, "K": 40}, {"M": 8, "N": 256, "K": 1024, "layout":
 ATTENTION = {"B": 2, "H": 4, "HK": 2, "SQ": 17, "SK": 40, "D": 16, "DV": 24}
 OWN: dict[str, tuple[dict[str, Any], ...]] = {"gemm": PRODUCTS, "attention": (ATTENTION, {**ATTENTION, "SQ": 1})}
 ONES = ("stride", "dilation", "groups")
-ON_HOPPER = ("sm90_gemm", "sm90_conv", "sm90_pointwise")  # with special instructions, of which those on 16 bits are emulated
+# With special instructions, of which those on 16 bits are emulated.
+ON_HOPPER = ("sm90_gemm", "sm90_conv", "sm90_pointwise")
 MOST_THREADS = 8192  # for these
 Wrong = Callable[[str], str]  # what is wrong with a kernel on a probe, in words
 
