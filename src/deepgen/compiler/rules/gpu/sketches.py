@@ -42,7 +42,7 @@ from deepgen.compiler.rules.gpu.operands import Flat, flattened
 from deepgen.compiler.rules.gpu.plan import Form, Plan
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
-from deepgen.compiler.rules.rewrites import with_flat_rows, with_joined, with_kept
+from deepgen.compiler.rules.rewrites import with_flat_rows, with_joined, with_kept, with_places
 from deepgen.compiler.rules.rule import RULES, Log, Rule, RuleAnswer, rules_for, ways_of
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.schedule import steps as s
@@ -63,7 +63,7 @@ _Key: TypeAlias = tuple[bool, str]  # whether a rule that is not deepgen's own t
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The better ones first, except that those of a user's rules and of plug-ins come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
-    expression = rows.with_columns(expression)
+    expression = rows.with_columns(with_places(expression))
     joined = with_joined(expression, reductions=True)
     expression = joined if joined.tensors != expression.tensors else expression
     expression = with_flat_rows(expression)
