@@ -192,6 +192,16 @@ def columns(before: int, rows: int, cols: int, dtype: str = "f32", op: str = "me
     return dg.expression(dg.compute("y", (before, cols), element))
 
 
+def pooled(shape: tuple[int, int, int], k: tuple[int, int], step: tuple[int, int], op: Any = dg.sum) -> Expression:
+    """Windows of images, taken apart: first along columns, then along rows."""
+    images, high, wide = shape
+    x, (r, c) = dg.tensor("x", shape), (dg.reduce_axis(f"k{n}", size) for n, size in enumerate(k))
+    rows, cols = (high - k[0]) // step[0] + 1, (wide - k[1]) // step[1] + 1
+    sums = dg.compute("sums", (images, rows, wide), lambda n, i, j: op(x[n, i * step[0] + r, j], r))
+    whole = dg.compute("whole", (images, rows, cols), lambda n, i, j: op(sums[n, i, j * step[1] + c], c))
+    return dg.expression(dg.compute("y", (images, rows, cols), lambda n, i, j: whole[n, i, j] / 2.0))
+
+
 def place(shape: tuple[int, ...], axis: int, op: Any = dg.max, dtype: str = "f32") -> Expression:
     """The first place of an extreme along an axis."""
     x, others = dg.tensor("x", shape, dtype), tuple(n for m, n in enumerate(shape) if m != axis)

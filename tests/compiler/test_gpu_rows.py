@@ -88,3 +88,24 @@ def test_threads_of_a_block_share_the_rows_of_columns_of_any_length(tmp_path: Pa
     for length, first in ((4095, "teams"), (4096, "columns")):
         (sketch, *_) = gpu_sketches(cases.columns(128, 4096, length), H200)
         assert sketch.name == first
+
+
+@emulated
+def test_windows_that_are_summed_along_one_axis_after_the_other_need_one_launch(tmp_path: Path) -> None:
+    kinds = {
+        "apart": cases.pooled((40, 35, 64), (7, 5), (7, 5)),
+        "overlapping": cases.pooled((30, 9, 37), (3, 3), (1, 1)),
+        "maxima": cases.pooled((150, 4, 70), (3, 2), (2, 2), dg.max),
+    }
+    for expression in kinds.values():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name == "row_windows"
+        assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 1
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name == "row_windows"), tmp_path / "all")
+
+
+def test_parts_of_columns_that_are_many_are_added_in_one_way() -> None:
+    """Hundreds of parts could be shared by threads of a block as well."""
+    for expression in (cases.columns(1, 400_000, 33), cases.columns(1, 1 << 20, 40)):
+        assert gpu_sketches(expression, H200)

@@ -50,10 +50,10 @@ class GpuScope(Scope):
     def _value(self, value: Value) -> Text:
         if isinstance(value, Binary) and value.op in PLACED:
             return Text(f"{value.op}_f32({self.value(value.left).text}, {self.value(value.right).text})", "i64")
-        known = one_function(value)
-        if known is None:
+        function = one_function(value)
+        if function is None:
             return super()._value(value)
-        name, operand = known
+        name, operand = function
         return Text(f"{name}_f32({self.value(operand).text})", "f32")
 
     def _read(self, read: Read) -> Text:
