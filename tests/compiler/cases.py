@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import deepgen as dg
 from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.nodes import Expression
@@ -188,6 +190,36 @@ def columns(before: int, rows: int, cols: int, dtype: str = "f32", op: str = "me
         return (dg.max(value, r) if op == "max" else dg.sum(value, r) / rows).cast(dtype)
 
     return dg.expression(dg.compute("y", (before, cols), element))
+
+
+def pooled(shape: tuple[int, int, int], k: tuple[int, int], step: tuple[int, int], op: Any = dg.sum) -> Expression:
+    """Windows of images, taken apart: first along columns, then along rows."""
+    images, high, wide = shape
+    x, (r, c) = dg.tensor("x", shape), (dg.reduce_axis(f"k{n}", size) for n, size in enumerate(k))
+    rows, cols = (high - k[0]) // step[0] + 1, (wide - k[1]) // step[1] + 1
+    sums = dg.compute("sums", (images, rows, wide), lambda n, i, j: op(x[n, i * step[0] + r, j], r))
+    whole = dg.compute("whole", (images, rows, cols), lambda n, i, j: op(sums[n, i, j * step[1] + c], c))
+    return dg.expression(dg.compute("y", (images, rows, cols), lambda n, i, j: whole[n, i, j] / 2.0))
+
+
+def place(shape: tuple[int, ...], axis: int, op: Any = dg.max, dtype: str = "f32") -> Expression:
+    """The first place of an extreme along an axis."""
+    x, others = dg.tensor("x", shape, dtype), tuple(n for m, n in enumerate(shape) if m != axis)
+
+    def at(i: Any, along: Any) -> Any:
+        return x[(*i[:axis], along, *i[axis:])].cast("f32")
+
+    def best_of(*i: Any) -> Any:
+        r = dg.reduce_axis("r", shape[axis])
+        return op(at(i, r), r)
+
+    best = dg.compute("best", others, best_of)
+
+    def first(*i: Any) -> Any:
+        r = dg.reduce_axis("r", shape[axis])
+        return dg.min(dg.where(at(i, r) == best[i], r.cast("i64"), shape[axis] - 1), r)
+
+    return dg.expression(dg.compute("y", others, first))
 
 
 def long_rows(rows: int, cols: int, dtype: str = "f32") -> Expression:

@@ -17,7 +17,7 @@ import deepgen as dg
 import needs
 from deepgen import targets
 from deepgen.compiler.family import Rules
-from deepgen.compiler.passes.ir import For, Program, Store, walk
+from deepgen.compiler.passes.ir import Program, Store, walk
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
@@ -256,24 +256,6 @@ def test_what_is_costly_in_a_row_is_computed_once() -> None:
     assert costly == {"kept"}
 
 
-@emulated
-def test_threads_of_a_block_share_the_rows_of_columns_of_any_length(tmp_path: Path) -> None:
-    kinds = {
-        "odd": cases.columns(3, 520, 71),
-        "sectors": cases.columns(2, 301, 64, "bf16"),
-        "maxima": cases.columns(1, 517, 45, op="max"),
-        "variance": variance(600, 70, 0),
-    }
-    programs = lowered(kinds, H200, lambda sketch: "teams" in sketch.name)
-    assert {name.partition(",")[0] for name, *_ in programs} == set(kinds)
-    (tmp_path / "all").mkdir()
-    right(programs, tmp_path / "all")
-    # If rows begin within a sector, it is the first choice: neighbouring blocks read the same sectors.
-    for length, first in ((4095, "teams"), (4096, "columns")):
-        (sketch, *_) = gpu_sketches(cases.columns(128, 4096, length), H200)
-        assert sketch.name == first
-
-
 def test_short_rows_under_many_are_reduced_as_columns_first() -> None:
     x, over = dg.tensor("x", (4000, 100, 4)), [dg.reduce_axis("i", 4000), dg.reduce_axis("j", 4)]
     sums = dg.expression(dg.compute("y", (100,), lambda c: dg.sum(x[over[0], c, over[1]], *over)))
@@ -331,42 +313,6 @@ def test_rows_of_any_length_are_scanned_in_pieces(tmp_path: Path) -> None:
     # So many pieces that they are themselves scanned in pieces.
     (sketch, *_) = gpu_sketches(scan(30_000_001), H200)
     assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 5
-
-
-@emulated
-def test_reversed_and_exclusive_scans_are_scanned_by_lanes_as_well(tmp_path: Path) -> None:
-    def scan(length: int, *, flipped: bool, flipped_back: bool, by: int = 0, op: str = "sum") -> Expression:
-        """Of a row from the last element on, stored from the last one on, and as many places later."""
-        x = dg.tensor("x", (3, length), "f32")
-        run = dg.scan("run", (3, length - by), lambda i, j: x[i, length - 1 - j if flipped else j], axis=1, op=op)
-
-        def stored(i: Any, j: Any) -> Any:
-            place = length - 1 - j if flipped_back else j
-            return dg.where(place < by, -1.0 if op == "max" else 0.0, run[i, place - by]) if by else run[i, place]
-
-        return dg.expression(dg.compute("y", (3, length), stored))
-
-    ways = {"reversed": (True, True), "flipped before": (True, False), "flipped after": (False, True)}
-    kinds = {f"{name}, {length}": scan(length, flipped=to, flipped_back=back)
-             for name, (to, back) in ways.items() for length in (8, 300, 5003, 8192)}  # fmt: skip
-    kinds |= {f"{by} later, {length}": scan(length, flipped=by == 2, flipped_back=by == 2, by=by)
-              for by in (1, 2) for length in (9, 300, 5003, 8192)}  # fmt: skip
-    kinds["maxima before"] = scan(300, flipped=False, flipped_back=False, by=1, op="max")
-    for name, expression in kinds.items():
-        (sketch, *_) = gpu_sketches(expression, H200)
-        assert sketch.name.startswith("scan_lanes") and "threads" not in sketch.name, name
-    (tmp_path / "all").mkdir()
-    right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_lanes")), tmp_path / "all")
-
-
-def test_scanned_rows_are_loaded_and_stored_in_runs_in_either_direction() -> None:
-    x = dg.tensor("x", (4, 8192), "f32")
-    run = dg.scan("run", (4, 8192), lambda i, j: x[i, 8191 - j], axis=1)
-    (sketch, *_) = gpu_sketches(dg.expression(dg.compute("y", (4, 8192), lambda i, j: run[i, 8191 - j])), H200)
-    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
-    stores = [s for launch in program.launches for s in walk(launch.body) if isinstance(s, For) and s.kind == "vector"]
-    widths = {s.extent for s in stores if isinstance(s.body, Store) and s.body.buffer == "y"}
-    assert widths == {4}
 
 
 @emulated

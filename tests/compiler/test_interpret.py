@@ -108,6 +108,7 @@ def configs(expression: Expression, name: str, count: int) -> Iterator[tuple[Exp
         ("cuda:sm_90a", cases.gemm(33, 16, 32, "f16")),
         ("cuda:sm_90a", cases.scan((2, 3, 24), 2)),
         ("cuda:sm_80", cases.layer_norm(3, 40)),
+        ("cuda:sm_80", cases.place((40, 33), 0)),
         ("hip:gfx90a", cases.gemm(18, 16, 16, "bf16")),
     ],
 )

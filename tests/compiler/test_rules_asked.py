@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import columns, conv, depthwise, elementwise, gemm, gemv, scan, softmax, transposed
+from cases import columns, conv, depthwise, elementwise, gemm, gemv, pooled, scan, softmax, transposed
 
 import deepgen as dg
 from deepgen import targets
@@ -110,6 +110,7 @@ def test_what_a_rule_takes_alone_no_other_gets_in_any_form() -> None:
 def test_every_rule_of_ours_says_why_it_declines() -> None:
     cases = [gemm(64, 64, 64, "f16"), gemm(32, 64, 4096, "f16"), gemm(20, 24, 16), gemv(7, 300), conv(9, 4, 8, 3)]
     cases += [depthwise(10, 8), softmax(5, 300), scan((4, 64), 1), columns(1, 64, 40), transposed(35, 40)]
+    cases.append(pooled((40, 35, 64), (7, 5), (7, 5)))
     reasons: dict[str, set[str]] = {name: set() for name in rules.RULES.own}
     taking: set[str] = set()
     for target in (*ALL, "cuda:sm_90a"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.compiler.interpret_calls import called, unary
+from deepgen.compiler.interpret_calls import OPERATIONS, called, unary
 from deepgen.compiler.interpret_memory import (
     BLOCK,
     JOINS,
@@ -73,7 +73,7 @@ from deepgen.vocabulary import dtype
 _MOST_LANES = 1 << 15
 _COMPARE: dict[str, Any] = {"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal}
 _NO, _YES = Const(0, BOOL), Const(1, BOOL)
-_OPERATIONS = {**JOINS, **_COMPARE, "sub": np.subtract, "pow": np.power}
+_OPERATIONS = {**OPERATIONS, **_COMPARE}
 
 
 def interpret(

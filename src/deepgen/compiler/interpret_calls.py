@@ -33,11 +33,12 @@ from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.ir import Buffer, Call
 from deepgen.compiler.passes.memory import LaneScan
 from deepgen.compiler.passes.pipeline import COMMIT, WAIT
-from deepgen.operators.expr.nodes import Read
-from deepgen.operators.expr.rounding import FUNCTIONS
+from deepgen.operators.expr.nodes import PLACE_OF, Read
+from deepgen.operators.expr.rounding import FUNCTIONS, WHOLE
 from deepgen.vocabulary import dtype
 
 _WARP = 32
+OPERATIONS = {**WHOLE, **JOINS, "pow": np.power}
 
 
 def called(machine: Memories, call: Call, lanes: Lanes) -> None:
@@ -270,6 +271,8 @@ def _tiles(machine: Memories, what: TileCall, places: list[_Place], call: Call, 
 
 
 def unary(op: str, values: Array) -> Array:
+    if op == PLACE_OF:
+        return np.asarray(values & 0xFFFFFFFF)
     if op in ("neg", "abs"):
         return np.asarray(-values if op == "neg" else np.abs(values))
     if op == "floor":

@@ -14,13 +14,19 @@ from deepgen.compiler.rules import facts
 from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import (
+    PLACE_OF,
+    PLACED,
     Axis,
     Binary,
     Cast,
+    Compare,
+    Const,
     Expression,
     Place,
     Read,
+    Select,
     Stage,
+    Unary,
     Value,
     children,
     reads,
@@ -306,6 +312,54 @@ def _read_flat(value: Value, tensor: str, names: tuple[str, ...], flat: Index, l
         return substituted(one, {names[0]: flat // length, names[1]: flat % length})
 
     return with_reads(value, read)
+
+
+_FIRST = dict(zip(("min", "max"), PLACED, strict=True))
+_READ_ONCE = 40_000  # elements of a contiguous row that threads keep in registers in any case
+
+
+def with_places(expression: Expression) -> Expression:
+    """The expression with the place of an extreme, as argmax finds it, reduced together with the extreme: each number
+    and its place are one integer of 64 bits, so rows are read once instead of twice.
+
+    Contiguous rows that threads keep in registers are left alone.
+    """
+    for stage in expression.stages:
+        for extreme in expression.stages:
+            value = _ordered(expression, stage, extreme)
+            if value is None:
+                continue
+            name = f"{extreme.name}.first"
+            first = Stage(name, stage.axes, value, "min", stage.reduced)
+            places = tuple(iterator(axis.name) for axis in stage.axes)
+            last = Stage(stage.name, stage.axes, Unary(PLACE_OF, Read(name, places, value.dtype)))
+            after = [one for other in expression.stages for one in ((first, last) if other == stage else (other,))]
+            return with_places(replace(expression, stages=tuple(one for one in after if one != extreme)))
+    return expression
+
+
+def _ordered(expression: Expression, stage: Stage, extreme: Stage) -> Value | None:
+    """The numbers of an extreme with their places, if the stage finds its first place and nothing else needs it."""
+    chosen, both = stage.value, (stage, extreme)
+    if any(one.scan or len(one.reduced) != 1 for one in both) or stage.reduce != "min" or extreme.reduce not in _FIRST:
+        return None
+    (along,), (own,) = stage.reduced, extreme.reduced
+    if not isinstance(chosen, Select) or not isinstance(chosen.condition, Compare) or chosen.condition.op != "eq":
+        return None
+    place, beyond = Place(iterator(along.name)), chosen.otherwise
+    if chosen.then != place or not isinstance(beyond, Const) or beyond.value < along.extent - 1 or along.extent >> 31:
+        return None
+    if extreme.name in expression.outputs or facts.readers(expression, extreme.name) != (stage,):
+        return None
+    sides = (chosen.condition.left, chosen.condition.right)
+    for number, read in (sides, sides[::-1]):
+        if isinstance(read, Read) and read.tensor == extreme.name and number.dtype in ("f32", "f16", "bf16"):
+            by = {axis.name: i for axis, i in zip(extreme.axes, read.indices, strict=True)}
+            same = substituted(extreme.value, {**by, own.name: iterator(along.name)}) == number
+            rows = all(r.indices and facts.plain(r.indices[-1]) == along.name for r in reads(number))
+            if same and own.extent == along.extent and not (rows and along.extent <= _READ_ONCE):
+                return Binary(_FIRST[extreme.reduce], place, number)
+    return None
 
 
 _SMALL, _BETWEEN, _WIDE = ("i8", "u8"), "i16", "i32"

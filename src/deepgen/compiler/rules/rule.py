@@ -154,6 +154,7 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Matrix-Units": f"{_ROOM}.gpu.sketches:MatrixUnits",
         "Split-Sums": f"{_ROOM}.gpu.sketches:SplitSums",
         "Windows": f"{_ROOM}.gpu.windows:Windows",
+        "Row-Windows": f"{_ROOM}.gpu.windows:RowWindows",
         "Scan-Rows": f"{_ROOM}.gpu.scans:ScanRows",
         "Transposed": f"{_ROOM}.gpu.threads:Transposed",
         "Columns": f"{_ROOM}.gpu.rows:Columns",

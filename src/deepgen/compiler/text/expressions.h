@@ -120,6 +120,15 @@ DG_DEVICE f32 log1p_exp_f32(f32 x) {
     y = y * e - 0.49999902f;
     return e * (y * e + 1);
 }
+// A number and its place as one integer: the least integer is that of the least (or largest) number, and of its first
+// place. Bits of floats are in order if those of negative numbers are exchanged; both zeros are one number.
+DG_DEVICE u32 in_order(f32 x) {
+    const int bits = bit_cast<int>(x + 0.0f);
+    return (u32)(bits ^ (bits >> 31 & 0x7FFFFFFF));
+}
+DG_DEVICE i64 first_least_f32(i64 place, f32 x) { return (i64)((u64)in_order(x) << 32 | (u32)place); }
+DG_DEVICE i64 first_most_f32(i64 place, f32 x) { return (i64)((u64)~in_order(x) << 32 | (u32)place); }
+DG_DEVICE i64 place_of_i64(i64 x) { return x & 0xFFFFFFFF; }
 // Whole numbers wrap around; a quotient is rounded down, and by zero it is zero.
 #define DG_WHOLES(T, U)                                                   \
     DG_DEVICE T add_##T(T a, T b) { return (T)((U)a + (U)b); }            \

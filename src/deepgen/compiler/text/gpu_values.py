@@ -13,7 +13,7 @@ from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, STORED, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Binary, Const, Read, Select, Unary, Value
+from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value
 from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes that one instruction moves
@@ -48,6 +48,8 @@ class GpuScope(Scope):
         return f"load_{kind}<{buffer.dtype}>({self.at(buffer, offset)})"
 
     def _value(self, value: Value) -> Text:
+        if isinstance(value, Binary) and value.op in PLACED:
+            return Text(f"{value.op}_f32({self.value(value.left).text}, {self.value(value.right).text})", "i64")
         function = one_function(value)
         if function is None:
             return super()._value(value)

@@ -14,6 +14,8 @@ from deepgen.operators.expr.nodes import (
     BOOL,
     COMPARE,
     LOGIC,
+    PLACE_OF,
+    PLACED,
     REDUCE,
     UNARY,
     Axis,
@@ -136,6 +138,8 @@ def depth(value: Value) -> int:
 
 
 def check_unary(op: str, of: str, where: str) -> None:
+    if op == PLACE_OF and of == "i64":
+        return
     if op not in UNARY:
         raise BadInput(f"{where}: unknown operation {op!r}", allowed="one of " + ", ".join(UNARY))
     if of == BOOL or (dtype(of).integer and op not in OF_INTEGERS):
@@ -143,6 +147,8 @@ def check_unary(op: str, of: str, where: str) -> None:
 
 
 def check_binary(op: str, left: str, right: str, where: str) -> None:
+    if op in PLACED and left == "i64" and not dtype(right).integer:
+        return
     if op not in BINARY:
         raise BadInput(f"{where}: unknown operation {op!r}", allowed="one of " + ", ".join(BINARY))
     check_same(left, right, where, op)

@@ -14,6 +14,8 @@ from deepgen.operators.expr.index import Index
 
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "floor")
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
+PLACED = ("first_least", "first_most")  # in rewritten expressions only: a place and a number as one integer
+PLACE_OF = "place_of"  # the place in such an integer
 COMPARE = ("lt", "le", "eq", "ne")
 LOGIC = ("and", "or")
 REDUCE = ("sum", "prod", "max", "min")

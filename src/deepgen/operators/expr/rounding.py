@@ -17,6 +17,7 @@ import numpy as np
 
 from deepgen.operators.base import Array
 from deepgen.operators.compare import largest
+from deepgen.operators.expr.nodes import PLACE_OF
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary.dtypes import DType, dtype
 
@@ -58,6 +59,8 @@ def rounded(values: Array, error: Array, name: str, steps: float = _ONE) -> Numb
 
 
 def unary(op: str, x: Numbers, name: str) -> Numbers:
+    if op == PLACE_OF:
+        return Numbers(x.values & 0xFFFFFFFF)
     if op in ("neg", "abs"):
         return Numbers(-x.values if op == "neg" else np.abs(x.values), x.error)
     if op == "floor":
@@ -72,7 +75,7 @@ def unary(op: str, x: Numbers, name: str) -> Numbers:
 def binary(op: str, x: Numbers, y: Numbers, name: str) -> Numbers:
     a, b = x.values, y.values
     if of_format(name) is None:
-        return Numbers(_WHOLE[op](a, b))
+        return Numbers(WHOLE[op](a, b))
     if op in ("max", "min"):
         values = np.maximum(a, b) if op == "max" else np.minimum(a, b)
         if x.exact and y.exact:
@@ -179,7 +182,15 @@ def _apart(a: Array, b: Array) -> Array:
     return np.where(a == b, 0.0, a - b)  # also for infinities
 
 
-_WHOLE: dict[str, Callable[..., Array]] = {
+def placed(place: Array, number: Array) -> Array:
+    """A number and its place as one integer: the least is that of the least number, and of its first place. The bits of
+    floats are in order if those of negative numbers are exchanged; both zeros are one number."""
+    bits = (np.asarray(number).astype(np.float32) + np.float32(0)).view(np.int32)
+    return np.asarray((bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(np.int64) << 32 | place)
+
+
+WHOLE: dict[str, Callable[..., Array]] = {
+    "first_least": placed, "first_most": lambda place, number: placed(place, number) ^ ~0xFFFFFFFF,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
     "div": lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b)),
 }  # fmt: skip

@@ -42,7 +42,7 @@ from deepgen.compiler.rules.gpu.operands import Flat, flattened
 from deepgen.compiler.rules.gpu.plan import Form, Plan
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
-from deepgen.compiler.rules.rewrites import with_flat_rows, with_joined, with_kept
+from deepgen.compiler.rules.rewrites import with_flat_rows, with_joined, with_kept, with_places
 from deepgen.compiler.rules.rule import RULES, Log, Rule, RuleAnswer, rules_for, ways_of
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.schedule import steps as s
@@ -52,7 +52,8 @@ from deepgen.vocabulary import DeepgenError
 
 _MOST = 8  # sketches of an expression
 _FLAT, _MATRICES, _WINDOWS, _SPLIT = "Flat-Rows", "Matrix-Units", "Windows", "Split-Sums"
-_FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT)  # rules that are only tried on forms prepared for them
+_ROW_WINDOWS = "Row-Windows"
+_FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT, _ROW_WINDOWS)  # rules that are only tried on forms prepared for them
 _ONCE = "once"  # a form whose rows keep costly values
 MatrixForm: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
 
@@ -63,7 +64,7 @@ _Key: TypeAlias = tuple[bool, str]  # whether a rule that is not deepgen's own t
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The better ones first, except that those of a user's rules and of plug-ins come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
-    expression = rows.with_columns(expression)
+    expression = rows.with_columns(with_places(expression))
     joined = with_joined(expression, reductions=True)
     expression = joined if joined.tensors != expression.tensors else expression
     expression = with_flat_rows(expression)
@@ -86,7 +87,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
         sketches |= _by_form(Form(flat.expression, by=_FLAT, facts=flat), gpu, rules, log, _MOST, {}, taken)
     whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
     on_matrices = [Form(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
-    for form in (*on_matrices, *_shared_forms(base, gpu, log), *_plain_forms(base, lifted)):
+    for form in (*on_matrices, *_shared_forms(base, gpu, log), *_plain_forms(base, lifted, gpu, log)):
         most = 1 if form.by == _SPLIT else _MOST - len(sketches) + before
         sketches |= _by_form(form, gpu, rules, log, most, sketches, taken)
         if form.by == _MATRICES and len(sketches) > before and form.expression in (apart, base):
@@ -164,9 +165,13 @@ def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str])
     ]
 
 
-def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
+def _plain_forms(base: Expression, lifted: set[str], gpu: Gpu, log: Log) -> Iterator[Form]:
     """Forms for plain arithmetic."""
     _, plain = inlined(base)
+    if summed := windows.summed_rows(plain, gpu):
+        yield Form(plain, summed, _ROW_WINDOWS)
+    else:
+        log.append(RuleAnswer(base.outputs[-1], _ROW_WINDOWS, "it reduces no rows of sums"))
     once = with_kept(plain)
     if names := frozenset(stage.name for stage in once.stages) - {stage.name for stage in plain.stages}:
         form = Form(once, names, facts=_ONCE)
@@ -337,7 +342,7 @@ class SplitSums:
         assert sums is not None
         count = sums.reduced[0].extent
         together = rows.ShortRows() if rows.why_no_columns(sums) else rows.Columns()
-        (way,) = (threads.ByThreads() if count <= _MOST_SERIAL else together).apply(plan, stage)
+        way, *_ = (threads.ByThreads() if count <= _MOST_SERIAL else together).apply(plan, stage)
         way.names, way.suffix = plan.names, f"_split{plan.form.facts}"
         way.workspace += workspace_bytes(prod(sums.shape), count)
         return [way]

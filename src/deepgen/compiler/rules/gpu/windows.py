@@ -18,7 +18,7 @@ from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers
 from deepgen.compiler.rules.template import Extent, plus, span, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
-from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted, with_reads
+from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, reads, substituted, with_reads
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
@@ -160,6 +160,78 @@ def by_window(plan: Plan) -> None:
     plan.derive("held", held(inner))
 
 
+_MOST_ROW = 32 << 10  # bytes of a row in shared memory: several blocks have room for one
+
+
+def summed_rows(expression: Expression, gpu: Gpu) -> frozenset[str]:
+    """The stages that reduce along other axes than the last, and whose rows are then only reduced in windows along
+    it: sums over the windows of an image, taken apart."""
+    names: set[str] = set()
+    for sums in expression.stages:
+        read = sums.value
+        if sums.reduce is None or sums.scan or not isinstance(read, Read) or len(sums.axes) < 2:
+            continue
+        rows = next((stage for stage in expression.stages if stage.name == read.tensor), None)
+        if rows is None or rows.reduce is None or rows.scan or rows.name in expression.outputs:
+            continue
+        *others, last = sums.axes
+        within = {last.name, *(axis.name for axis in sums.reduced)}
+        together = [facts.plain(i) for i in read.indices[:-1]] == [axis.name for axis in others]
+        beside = all(r.indices and facts.plain(r.indices[-1]) == rows.axes[-1].name for r in reads(rows.value))
+        fits = rows.axes[-1].extent * dtype(rows.dtype).bytes <= _MOST_ROW
+        many = prod(axis.extent for axis in others) >= gpu.multiprocessors
+        alone = facts.readers(expression, rows.name) == (sums,)
+        if together and read.indices[-1].iterators == within and beside and fits and many and alone:
+            names.add(rows.name)
+    return frozenset(names)
+
+
+class RowWindows:
+    """A block reduces rows of an image to one, keeps it in shared memory, and reduces that in windows."""
+
+    name, exclusive, targets = "Row-Windows", True, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        sums, last = plan.part.reduction, plan.part.last
+        if sums is None or not plan.reads_kept:
+            return "it reduces no rows of sums"
+        own = tuple(axis.name for axis in last.axes)
+        return None if sums == last or facts.same_places(last, sums) == own else "it is stored in another order"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(by_row_windows)
+
+
+def by_row_windows(plan: Plan) -> None:
+    whole_sums = plan.part.reduction
+    assert whole_sums is not None
+    (kept,) = plan.form.kept & {read.tensor for read in reads(whole_sums.value)}
+    name, own = plan.added_up(whole_sums, "register"), f"{kept}.own"
+    plan.restructure(s.CacheWrite(kept, own, "register"))
+    plan.names += ("row_windows",)
+    out, rows, first = plan.stage(plan.part.last.name), plan.stage(kept), plan.stage(own)
+    length, size = rows.axes[-1].extent, dtype(rows.dtype).bytes
+    threads = plan.knob("team", powers(512, 32), min(_USUAL_THREADS, max(32, 1 << (length // 4).bit_length() - 1)))
+    *others, last = [axis.name for axis in out.axes]
+    block = plan.fuse(out.name, others)
+    plan.annotate(out.name, "block.x", block)
+    _, lanes = plan.split(out.name, last, (threads,))
+    plan.annotate(out.name, "thread.x", lanes)
+    plan.step(s.SetScope(name, "register"), s.ComputeAt(name, out.name, lanes))
+    plan.step(s.Reorder(name, (*(a.name for a in whole_sums.reduced), *(a.name for a in whole_sums.axes))))
+    plan.step(s.SetScope(kept, "shared"), s.ComputeAt(kept, out.name, block))
+    each = plan.knob("each", [n for n in powers(WIDEST // size) if length % n == 0], WIDEST // size)
+    _, lanes, _ = plan.deal(kept, [rows.axes[-1].name], ("thread.x", threads), ("vector", each))
+    plan.step(s.ComputeAt(own, kept, lanes))
+    taps = [axis.name for axis in first.reduced]
+    plan.step(s.Reorder(own, (*taps, *(axis.name for axis in first.axes))))
+    if prod(axis.extent for axis in first.reduced) <= _MOST_TAPS:
+        plan.annotate(own, "unroll", *taps)
+    plan.annotate(own, "vector", first.axes[-1].name)
+    plan.derive("threads", threads)
+    plan.derive("shared_bytes", length * size)
+
+
 def _undivided(read: Read) -> Iterator[Index]:
     """The indices of a read without the division into runs: unused elements of a run need no register."""
     for i in read.indices:
@@ -218,4 +290,4 @@ def _fits(extent: int, each: int) -> bool:
     return -(-extent // each) * each - extent <= extent // _BEYOND
 
 
-__all__ = ["Windows", "in_runs", "serves", "why_not"]
+__all__ = ["RowWindows", "Windows", "in_runs", "serves", "summed_rows", "why_not"]

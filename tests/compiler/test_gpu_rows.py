@@ -1,0 +1,111 @@
+"""Rows and columns on GPUs: scans in either direction, reductions that threads share, places of extremes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cases
+from test_gpu_spaces import H200, emulated, lowered, right, variance
+
+import deepgen as dg
+from deepgen.compiler.passes.ir import For, Store, walk
+from deepgen.compiler.passes.lower import lower
+from deepgen.compiler.rules.gpu.likely import near_usual
+from deepgen.compiler.rules.gpu.sketches import gpu_sketches
+from deepgen.operators.expr.nodes import Expression, reads
+
+
+@emulated
+def test_reversed_and_exclusive_scans_are_scanned_by_lanes_as_well(tmp_path: Path) -> None:
+    def scan(length: int, *, flipped: bool, flipped_back: bool, by: int = 0, op: str = "sum") -> Expression:
+        """Of a row from the last element on, stored from the last one on, and as many places later."""
+        x = dg.tensor("x", (3, length), "f32")
+        run = dg.scan("run", (3, length - by), lambda i, j: x[i, length - 1 - j if flipped else j], axis=1, op=op)
+
+        def stored(i: Any, j: Any) -> Any:
+            place = length - 1 - j if flipped_back else j
+            return dg.where(place < by, -1.0 if op == "max" else 0.0, run[i, place - by]) if by else run[i, place]
+
+        return dg.expression(dg.compute("y", (3, length), stored))
+
+    ways = {"reversed": (True, True), "flipped before": (True, False), "flipped after": (False, True)}
+    kinds = {f"{name}, {length}": scan(length, flipped=to, flipped_back=back)
+             for name, (to, back) in ways.items() for length in (8, 300, 5003, 8192)}  # fmt: skip
+    kinds |= {f"{by} later, {length}": scan(length, flipped=by == 2, flipped_back=by == 2, by=by)
+              for by in (1, 2) for length in (9, 300, 5003, 8192)}  # fmt: skip
+    kinds["maxima before"] = scan(300, flipped=False, flipped_back=False, by=1, op="max")
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name.startswith("scan_lanes") and "threads" not in sketch.name, name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_lanes")), tmp_path / "all")
+
+
+def test_scanned_rows_are_loaded_and_stored_in_runs_in_either_direction() -> None:
+    x = dg.tensor("x", (4, 8192), "f32")
+    run = dg.scan("run", (4, 8192), lambda i, j: x[i, 8191 - j], axis=1)
+    (sketch, *_) = gpu_sketches(dg.expression(dg.compute("y", (4, 8192), lambda i, j: run[i, 8191 - j])), H200)
+    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+    stores = [s for launch in program.launches for s in walk(launch.body) if isinstance(s, For) and s.kind == "vector"]
+    widths = {s.extent for s in stores if isinstance(s.body, Store) and s.body.buffer == "y"}
+    assert widths == {4}
+
+
+@emulated
+def test_places_of_extremes_along_columns_are_found_in_one_pass(tmp_path: Path) -> None:
+    kinds = {
+        "columns": cases.place((2, 300, 70), 1, dg.max),
+        "few columns": cases.place((4000, 40), 0, dg.min, "bf16"),
+        "short": cases.place((3, 5, 33), 1, dg.max, "f16"),
+        "long rows": cases.place((2, 70001), 1, dg.min),
+    }
+    programs = lowered(kinds, H200, lambda _: True)
+    for expression in kinds.values():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        read = [stage for stage in sketch.expression.stages if any(r.tensor == "x" for r in reads(stage.value))]
+        assert len(read) == 1
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+    # Rows that threads keep in registers are read once in any case.
+    (kept, *_) = gpu_sketches(cases.place((5, 3000), 1, dg.max), H200)
+    assert kept.name == "kept"
+
+
+@emulated
+def test_threads_of_a_block_share_the_rows_of_columns_of_any_length(tmp_path: Path) -> None:
+    kinds = {
+        "odd": cases.columns(3, 520, 71),
+        "sectors": cases.columns(2, 301, 64, "bf16"),
+        "maxima": cases.columns(1, 517, 45, op="max"),
+        "variance": variance(600, 70, 0),
+    }
+    programs = lowered(kinds, H200, lambda sketch: "teams" in sketch.name)
+    assert {name.partition(",")[0] for name, *_ in programs} == set(kinds)
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+    # If rows begin within a sector, it is the first choice: neighbouring blocks read the same sectors.
+    for length, first in ((4095, "teams"), (4096, "columns")):
+        (sketch, *_) = gpu_sketches(cases.columns(128, 4096, length), H200)
+        assert sketch.name == first
+
+
+@emulated
+def test_windows_that_are_summed_along_one_axis_after_the_other_need_one_launch(tmp_path: Path) -> None:
+    kinds = {
+        "apart": cases.pooled((40, 35, 64), (7, 5), (7, 5)),
+        "overlapping": cases.pooled((30, 9, 37), (3, 3), (1, 1)),
+        "maxima": cases.pooled((150, 4, 70), (3, 2), (2, 2), dg.max),
+    }
+    for expression in kinds.values():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name == "row_windows"
+        assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 1
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name == "row_windows"), tmp_path / "all")
+
+
+def test_parts_of_columns_that_are_many_are_added_in_one_way() -> None:
+    """Hundreds of parts could be shared by threads of a block as well."""
+    for expression in (cases.columns(1, 400_000, 33), cases.columns(1, 1 << 20, 40)):
+        assert gpu_sketches(expression, H200)
