@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, TypeGuard
 
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
-from deepgen.kernels.gemm.simt_gemm.space import WIDEST, GatheredGemm
+from deepgen.kernels.gemm.simt_gemm.space import WIDEST, BandedGemm, GatheredGemm
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -77,6 +77,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     warps = _threads(c) / gpu.warp
     phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
     tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+    if isinstance(gemm, BandedGemm):  # the others only store zeros
+        tiles = gemm.computed(bm, bn)
     tiles = tiles // phases if phases > 1 else tiles
     blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits) * phases
     mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
@@ -131,7 +133,8 @@ def least_seconds(gemm: Gemm, gpu: Gpu) -> float:
     """A lower bound for all configs."""
     at_once = 1 / _FOUR_AT_ONCE if bytes_of(gemm)[0] == 1 else 1.0
     peak = (gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e9
-    return _LAUNCH * 1e-6 + float(gemm.flops()) / (peak * at_once)
+    flops = 2 * gemm.computed(1, 1) * gemm.k if isinstance(gemm, BandedGemm) else gemm.flops()
+    return _LAUNCH * 1e-6 + float(flops) / (peak * at_once)
 
 
 def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
