@@ -137,9 +137,7 @@ def _parts(whole: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
     """torch's decompositions of operations into a smaller set, but not of those that are to stay whole."""
     every = core_aten_decompositions()
     return {
-        one: parts
-        for one, parts in every.items()
-        if one.overloadpacket.__name__ not in _WHOLE and one not in whole
+        one: parts for one, parts in every.items() if one.overloadpacket.__name__ not in _WHOLE and one not in whole
     }
 
 

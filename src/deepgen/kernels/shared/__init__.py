@@ -115,9 +115,9 @@ def part_of(namespace: str, main: str, files: Iterable[Source], macros: Macros) 
     def written_out(name: str) -> str:
         lines: list[str] = []
         for line in texts.pop(name).splitlines():
-            first, *rest = [*line.split(), "", ""]
-            if first == "#include":  # once, as the headers say themselves
-                lines += written_out(rest[0].strip('"')).splitlines() if rest[0].strip('"') in texts else []
+            if line.startswith("#include"):
+                header = line.split()[1].strip('"')
+                lines += written_out(header).splitlines() if header in texts else []  # once, as the headers say
             elif line.strip() != "#pragma once":
                 lines.append(line)
         return "\n".join(lines)

@@ -115,15 +115,15 @@ class SimtAttention:
 
 
 @dataclass(frozen=True)
-class _Product:
+class _AttentionProduct:
     gemm: Gemm
     config: Mapping[str, Any]
     lowered: LoweredSimt
 
 
-def _product(gemm: Gemm, gpu: Gpu, name: str) -> _Product:
+def _product(gemm: Gemm, gpu: Gpu, name: str) -> _AttentionProduct:
     config = _configs(gemm, gpu)[name]
-    return _Product(gemm, config, lower(gemm, config, gpu.warp, {}))
+    return _AttentionProduct(gemm, config, lower(gemm, config, gpu.warp, {}))
 
 
 def _scores(attention: Attention, heads: int | None = None) -> Gemm:
@@ -150,14 +150,14 @@ def _rows(attention: Attention) -> Softmax:
 def _configs(gemm: Gemm, gpu: Gpu) -> dict[str, dict[str, Any]]:
     """Configs of a product whose blocks store their own results, the fastest by the model first."""
     alone = [row for row in ranked(gemm, gpu) if row[1]["FIXUP"] == "none" and row[0] < inf]
-    found = islice(of_several_kinds(alone, simt_space("products", gemm, gpu), KINDS), _PRODUCTS)
-    return {"x".join(str(c[knob]) for knob in _TELLING) + f" {c['COPY']}": c for c in found}
+    first = islice(of_several_kinds(alone, simt_space("products", gemm, gpu), KINDS), _PRODUCTS)
+    return {"x".join(str(c[knob]) for knob in _TELLING) + f" {c['COPY']}": c for c in first}
 
 
 @lru_cache(16)
 def _softmaxes(attention: Attention, gpu: Gpu) -> dict[str, dict[str, Any]]:
-    found = islice(simt_softmax.ranked(_rows(attention), gpu), _SOFTMAXES)
-    return {f"{c['TEAM']}x{c['ROWS']}x{c['WIDTH']} {c['KEEP']}": c for c in found}
+    first = islice(simt_softmax.ranked(_rows(attention), gpu), _SOFTMAXES)
+    return {f"{c['TEAM']}x{c['ROWS']}x{c['WIDTH']} {c['KEEP']}": c for c in first}
 
 
 def _rounds(attention: Attention) -> list[int]:
@@ -168,7 +168,7 @@ def _rounds(attention: Attention) -> list[int]:
     return [n for n in able if ceil(heads / n) * one <= _ROOM][:3] or able[-1:]
 
 
-def _text(attention: Attention, product: _Product, name: str, own: Mapping[str, int]) -> str:
+def _text(attention: Attention, product: _AttentionProduct, name: str, own: Mapping[str, int]) -> str:
     banded = attention.causal or attention.window > 0
     files = simt_gemm.source_files(__name__, ("operands.h", "entry.h"), banded=banded)
     files += sources(simt_softmax.__name__, ("exponential.h",))
@@ -177,7 +177,7 @@ def _text(attention: Attention, product: _Product, name: str, own: Mapping[str, 
 
 
 def _step(
-    attention: Attention, product: _Product, name: str, rooms: tuple[Arg, Arg], first: str, count: str
+    attention: Attention, product: _AttentionProduct, name: str, rooms: tuple[Arg, Arg], first: str, count: str
 ) -> Step:
     own, shared = ("q", "k") if name == "scores" else ("o", "v")
     m, n, k = ("SQ", "SK", "D") if name == "scores" else ("SQ", "DV", "SK")
@@ -200,7 +200,7 @@ def _step(
 
 
 def _requires(
-    attention: Attention, scores: _Product, values: _Product, rounds: int
+    attention: Attention, scores: _AttentionProduct, values: _AttentionProduct, rounds: int
 ) -> Iterator[tuple[str, str]]:
     sizes = attention.sizes()
     for name in ("SQ", "SK", "D", "DV"):

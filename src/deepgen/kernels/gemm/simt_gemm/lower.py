@@ -198,5 +198,6 @@ def _of_expression(gemm: BandedGemm, step: Step) -> Step:
         return arg
 
     args = (*map(fixed, step.args), ScalarArg("i32", gemm.least), ScalarArg("i32", gemm.most))
-    grid = tuple(parse(size).evaluate(scalars) if isinstance(size, str) else size for size in step.grid)
-    return replace(step, args=args, grid=grid)
+    tiles = parse(str(step.grid[0])).evaluate(scalars)
+    assert isinstance(tiles, int)
+    return replace(step, args=args, grid=(tiles, 1, 1))

@@ -26,7 +26,7 @@ _CLOCK = 1950.0  # clocks per microsecond; a warp's multiply-add takes a quarter
 # a load to registers, and its store to shared memory; the overhead of a step; a store of results.
 _MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.25, 1.0, 1.19, 2.24, 6.6, 0.52, 58.0, 20.4
 _CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # converting an element to the sums' format; factor for several products at once
-# Additional shares: threads have different loads; the unrolled loop is a part of a step. Either is a branch in its middle.
+# Additional shares for a branch in the middle of a step: not all threads have a load; the loop is unrolled in part.
 _UNEVEN, _PARTED = 0.14, 0.17
 _FEW_WARPS = 0.13  # additional share, divided by the number of warps on each quarter of a multiprocessor
 # Clocks of shared memory: fragments, copies, stores with bank conflicts, 32 bytes of C.

@@ -53,14 +53,15 @@ def product_of(operator: Operator) -> Gemm | None:
     """The product that an operator is: a GEMM, or one in an expression that keeps a band of diagonals."""
     if isinstance(operator, Gemm):
         return operator
-    if not isinstance(operator, ExpressionOperator) or (found := band_product(operator.definition)) is None:
+    if not isinstance(operator, ExpressionOperator) or (band := band_product(operator.definition)) is None:
         return None
-    sums, of = found.sums, found.sums.dtype
+    sums, of = band.sums, band.sums.dtype
     if of not in ("f32", "f64"):
         return None
+    m, n = sums.shape[-2:]
     return BandedGemm(
-        *sums.shape[-2:], sums.reduced[0].extent, prod(sums.shape[:-2]), of, of, of, of, found.layout,
-        least=found.least, most=found.most, names=(found.left.tensor, found.right.tensor, *operator.definition.outputs),
+        m, n, sums.reduced[0].extent, prod(sums.shape[:-2]), of, of, of, of, band.layout, least=band.least,
+        most=band.most, names=(band.left.tensor, band.right.tensor, operator.definition.outputs[0]),
     )  # fmt: skip
 
 
