@@ -28,6 +28,7 @@ _MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.25, 1.0
 _CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # converting an element to the sums' format; factor for several products at once
 # Additional shares for a branch in the middle of a step: not all threads have a load; the loop is unrolled in part.
 _UNEVEN, _PARTED = 0.14, 0.17
+_MANY, _CROWDED = 128, 0.1  # sums of a thread beside which addresses of copies are in the way; additional share
 _FEW_WARPS = 0.13  # additional share, divided by the number of warps on each quarter of a multiprocessor
 # Clocks of shared memory: fragments, copies, stores with bank conflicts, 32 bytes of C.
 _WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 2.2, 1.86, 0.49, 1.59, 1.62
@@ -97,8 +98,10 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
     issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
     issue *= 1 + _UNEVEN * _uneven(gemm, c)
-    if not copies and c["UNROLL"] * group_k(c, size) * c["SPLIT_U"] < bk:
+    if c["UNROLL"] * group_k(c, size) * c["SPLIT_U"] < bk and not (copies and group_k(c, size) > 1):
         issue *= 1 + _PARTED
+    if copies and c["TM"] * c["TN"] >= _MANY:
+        issue *= 1 + _CROWDED
     sectors = _sectors(gemm, gpu, c)
     results = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR
     shared = mine * (warps * steps * waves + results) * clock
