@@ -45,6 +45,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "c_decode": f"{_KERNELS}.attention.c_attention:CDecode",
         "mma_decode": f"{_KERNELS}.attention.mma_decode:MmaDecode",
         "sm90_attention": f"{_KERNELS}.attention.sm90_attention:Sm90Attention",
+        "simt_attention": f"{_KERNELS}.attention.simt_attention:SimtAttention",
         "sm90_conv": f"{_KERNELS}.conv2d.sm90_conv:Sm90Conv",
         "sm90_conv_copied": f"{_KERNELS}.conv2d.sm90_conv_copied:Sm90ConvCopied",
         "sm90_pointwise": f"{_KERNELS}.conv2d.pointwise:Sm90Pointwise",

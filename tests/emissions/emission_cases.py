@@ -90,6 +90,10 @@ ATTENTIONS = (
     "attention B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
     "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128",
 )
+F32_ATTENTIONS = (
+    "attention B=1 H=2 S=256 D=512 dtype=f32",
+    "attention B=3 H=4 HK=2 SQ=100 SK=300 D=33 dtype=f32 layout=bshd causal=true softcap=30.0 bias=true alibi=true",
+)
 LENGTHS = (
     "attention B=3 H=4 HK=2 SQ=100 SK=300 D=64 causal=true lengths=true",
     "attention B=3 H=8 HK=2 SQ=1 SK=1000 D=128 lengths=true",
@@ -211,7 +215,9 @@ def cases() -> tuple[Case, ...]:
         *_crossed("sm90_gemm", GEMMS, CUDA, 15),
         *_crossed("skinny_gemm", GEMMS, (*CUDA, *HIP), 6),
         *_crossed("mma_gemm", GEMMS, (*CUDA, *HIP), 5),
-        *_crossed("simt_gemm", GEMMS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx942"), 4),
+        *_crossed(
+            "simt_gemm", (*GEMMS, "expression triangle"), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx942"), 4
+        ),
         *_crossed("c_softmax", SOFTMAXES, ("x86:avx2", "x86:avx512", *ARM, RISCV[1]), 6),
         *_crossed("simt_softmax", SOFTMAXES, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 8),
         *_crossed("c_conv2d", CONVOLUTIONS, ("x86:avx2", "x86:avx512", *ARM, RISCV[1]), 6),
@@ -219,6 +225,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("simt_conv2d", CONVOLUTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 6),
         *_crossed("simt_conv", (*CONVOLUTIONS, *CHANNELS_FIRST), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx1100"), 4),
         *_crossed("sm90_attention", ATTENTIONS, CUDA[2:3], 6),
+        *_crossed("simt_attention", F32_ATTENTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx942"), 4),
         *_crossed("c_attention", (*ATTENTIONS[1:3], *LENGTHS[:1]), ("x86:avx2", "x86:avx512", *ARM), 4),
         *_crossed("x86_amx_attention", ATTENTIONS[1:], X86[-2:], 6),
         *_crossed("c_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), ("x86:avx2", "x86:avx512", *ARM), 4),
@@ -419,6 +426,13 @@ def _product() -> Any:
     return dg.expression(dg.compute("C", (33, 20), lambda i, j: dg.sum(a[i, k].cast("i32") * b[j, k].cast("i32"), k)))
 
 
+def _triangle() -> Any:
+    a, b, k = dg.tensor("A", (60, 40)), dg.tensor("B", (40, 48)), dg.reduce_axis("k", 40)
+    product = dg.compute("product", (60, 48), lambda i, j: dg.sum(a[i, k] * b[k, j], k))
+    return dg.expression(dg.compute("C", (60, 48), lambda i, j: dg.where(i <= j, product[i, j], 0.0)))
+
+
 _EXPRESSIONS: Mapping[str, Callable[[], Any]] = {
     "projections": _projections, "pool": _pool, "total": _total, "norm": _norm, "i8 product": _product,
+    "triangle": _triangle,
 }  # fmt: skip

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from deepgen import generators, targets
-from deepgen.kernels.attention import resolved
 from deepgen.kernels.attention.c_attention import CAttention, CDecode
 from deepgen.kernels.base import Generator
+from deepgen.kernels.shared import resolved
 from deepgen.operators import Attention, Operator, attention, softmax
 from deepgen.operators.compare import compare
 from deepgen.run.call.loaded import load

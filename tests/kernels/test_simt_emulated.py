@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import simt_emulation as emulation
 
+import deepgen as dg
 from deepgen import targets
 from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, gemm
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.run.call.plans import check_shape
 from deepgen.vocabulary import BadInput, Kernel, Source
 
@@ -176,3 +180,59 @@ def test_a_mistake_in_a_kernel_is_caught(copy: str, wrong: str, instead: str, sa
     broken = replace(kernel, sources=(Source(main.name, main.text.replace(wrong, instead)), *kernel.sources[1:]))
     error, _ = emulation.run(broken, emulation.build(broken, tmp_path), operator)
     assert says in error
+
+
+def triangle(m: int, n: int, k: int, least: int, most: int, layout: str = "nn", batch: int = 2) -> ExpressionOperator:
+    """A product that is zero where a row less a column is not from `least` to `most`."""
+    a = dg.tensor("x", (batch, m, k) if layout[0] == "n" else (batch, k, m))
+    b = dg.tensor("y", (batch, k, n) if layout[1] == "n" else (batch, n, k))
+    over = dg.reduce_axis("k", k)
+
+    def element(p: Any, i: Any, j: Any) -> Any:
+        left = a[(p, i, over) if layout[0] == "n" else (p, over, i)]
+        return dg.sum(left * b[(p, over, j) if layout[1] == "n" else (p, j, over)], over)
+
+    product = dg.compute("product", (batch, m, n), element)
+    kept = dg.compute(
+        "z",
+        (batch, m, n),
+        lambda p, i, j: dg.where((i < j + (most + 1)) & (j < i + (1 - least)), product[p, i, j], 0.0),
+    )
+    return ExpressionOperator(dg.expression(kept))
+
+
+@pytest.mark.parametrize(
+    ("operator", "some"),
+    [
+        (triangle(64, 64, 40, -63, 0), {"COPY": "registers"}),
+        (triangle(70, 33, 50, -5, 69, "nt"), {"COPY": "async"}),
+        (triangle(40, 100, 33, -9, 4, "tn"), {"SPLIT_U": 2}),
+        (triangle(33, 50, 20, 30, 32, "tt", batch=1), {"STAGE_ROWS": [1, 2]}),
+    ],
+)
+def test_tiles_outside_of_a_band_of_diagonals_are_zero(
+    operator: ExpressionOperator, some: dict[str, Any], tmp_path: Path
+) -> None:
+    (config,) = FAMILY.space(operator, CHIP).restrict({"BM": [16, 32], "BN": [16, 32], **some}).sample(1, seed=2)
+    kernel = FAMILY.emit(operator, CHIP, config)
+    library = emulation.build(kernel, tmp_path)
+    assert not any(emulation.wrong(kernel, library, operator, probe) for probe in operator.probes()), config
+
+
+def test_tiles_outside_of_a_band_of_diagonals_have_no_steps(tmp_path: Path) -> None:
+    """A kernel without the condition on elements still gives zeros in all tiles outside."""
+    operator = triangle(64, 64, 16, -63, 0, batch=1)
+    (config,) = FAMILY.space(operator, CHIP).restrict({"BM": 16, "BN": 16, "FIXUP": "none"}).sample(1, seed=2)
+    kernel = FAMILY.emit(operator, CHIP, config)
+    sources = [
+        Source(one.name, one.text.replace("in_band(p, m, n + e) ? sums[e] : 0", "sums[e]")) for one in kernel.sources
+    ]
+    broken = replace(kernel, sources=tuple(sources))
+    inputs = operator.inputs(1)
+    tensors = {**inputs, "z": np.full((1, 64, 64), 7, dtype=np.float32)}
+    assert emulation.steps(broken, emulation.build(broken, tmp_path), operator, tensors, {}) == ""
+    whole = np.abs(inputs["x"].astype(np.float64) @ inputs["y"].astype(np.float64))[0] > 1e-3
+    stored = tensors["z"][0] != 0
+    for row, column in product(range(0, 64, 16), range(0, 64, 16)):
+        tile = slice(row, row + 16), slice(column, column + 16)
+        assert not stored[tile].any() if row > column else stored[tile][whole[tile]].all()

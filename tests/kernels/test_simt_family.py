@@ -126,7 +126,8 @@ def test_what_the_model_takes_for_the_fastest_is_nearly_the_fastest_of_those_tha
         times = [FAMILY.modelled_seconds(operator, H200, config) or 0.0 for config in chosen]
         reached.append(min(row["us"]) / row["us"][times.index(min(times))])
         predicted.append(times[row["us"].index(min(row["us"]))] * 1e6 / min(row["us"]))
-    assert fmean(map(log, reached)) > log(0.94) and min(reached) > 0.75
+    assert fmean(map(log, reached)) > log(0.96) and min(reached) > 0.75
+    assert min(reached[-4:]) > 0.97, "large products, where nothing but the loop counts"
     assert abs(fmean(map(log, predicted))) < 0.1
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import deepgen as dg
 from deepgen.operators.compare import compare
 from deepgen.operators.expr import interpret
+from deepgen.operators.expr.contraction import band_product
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator
 from deepgen.operators.expr.serial import expression_digest, from_json, text, to_json
@@ -180,3 +181,25 @@ def test_a_lost_term_is_found_after_an_epilogue_and_in_a_mean() -> None:
         changed = np.abs(lost - answer.values) > 0
         found = compare(narrow(lost, dtype("f32")), answer, dtype("f32"), allowed)
         assert found.wrong > 0.98 * changed.sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        (lambda i, j, x: dg.where(i <= j, x, 0.0), (-19, 0)),
+        (lambda i, j, x: dg.where(i <= j, 0.0, x), (1, 11)),
+        (lambda i, j, x: dg.where(j <= i + 3, x, 0.0), (-3, 11)),
+        (lambda i, j, x: dg.where((i < j + 2) & (j < i + 3), x, 0.0), (-2, 1)),
+        (lambda i, j, x: dg.where(i <= j, x, 1.0), None),
+        (lambda i, j, x: dg.where(2 * i < j, x, 0.0), None),
+        (lambda i, j, x: dg.where(i < 3, x, 0.0), None),
+        (lambda i, j, x: x * 2.0, None),
+    ],
+)
+def test_products_of_which_a_band_of_diagonals_is_kept_are_found(
+    kept: Callable[..., Any], found: tuple[int, int] | None
+) -> None:
+    a, b, k = dg.tensor("a", (2, 12, 8)), dg.tensor("b", (2, 20, 8)), dg.reduce_axis("k", 8)
+    product = dg.compute("product", (2, 12, 20), lambda n, i, j: dg.sum(b[n, j, k] * a[n, i, k], k))
+    band = band_product(dg.expression(dg.compute("c", (2, 12, 20), lambda n, i, j: kept(i, j, product[n, i, j]))))
+    assert (band and (band.layout, band.left.tensor, band.least, band.most)) == (found and ("nt", "a", *found))

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "max_pool": of(lambda a: F.max_pool1d(a, 4, 1, padding=2, dilation=3), LINES),
     "max_pool_up": of(lambda a: F.max_pool2d(a, 2, 3, ceil_mode=True), IMAGES),
+    "attention and more": of(lambda a: attention(a, a, a).transpose(1, 2).flatten(2).relu(), (2, 3, 7, 8)),
     "avg_pool": of(lambda a: F.avg_pool1d(a, 4, 1, 2), LINES),
     "avg_pool_3d": of(lambda a: F.avg_pool3d(a, 3, 2, 1), VOLUMES),
 }
@@ -129,6 +130,11 @@ NAMED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "conv2d": (*of(F.conv2d, IMAGES, (4, 6, 3, 3)), "conv2d f32 nchw 2x9x8x6 to 4 by 3x3"),
     "depthwise": (*of(lambda a, w: F.conv2d(a, w, groups=6), IMAGES, (6, 1, 3, 3)), "depthwise_conv2d f32"),
     "conv1d": (nn.Conv1d(6, 4, 3), (drawn(*LINES),), "conv1d f32"),
+    "attention": (*of(attention, *[(2, 3, 7, 8)] * 3), "attention f32 bhsd batch 2, 3 heads, 7, width 8"),
+    "causal": (
+        *of(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True, scale=0.5), (2, 3, 7, 8)),
+        "attention f32 bhsd batch 2, 3 heads, 7, width 8 causal scale=0.5",
+    ),
 }
 
 

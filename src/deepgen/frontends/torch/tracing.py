@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
@@ -37,6 +37,8 @@ _WHOLE = ("xlogy", "_safe_softmax", "native_group_norm", "native_layer_norm", "g
           "linalg_vector_norm", "avg_pool2d", "avg_pool3d", "cumprod", "flip")  # fmt: skip
 _VIEWS = [getattr(_ATEN, name) for name in ("view", "_unsafe_view", "permute", "t", "transpose", "unsqueeze", "squeeze",
                                             "expand", "alias", "detach")]  # fmt: skip
+# Attention on the CPU, where modules are traced: an operator by itself, and decomposed as a part of anything else.
+_ATTENTION = (_ATEN._scaled_dot_product_flash_attention_for_cpu.default,)
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
     """The operator that a module, or a function of tensors, computes. Raises BadInput if there is none."""
     state = _state_of(module)
     tensors = [*state().values(), *(one for one in inputs if isinstance(one, torch.Tensor))]
-    graph = _graph(module, [*state()], tensors, inputs)
+    graph = _graph(module, [*state()], tensors, inputs, _parts(_ATTENTION))
     node = _single(graph)
     call = node and _called(graph, node, tensors)
+    if call is None and any(one.target in _ATTENTION for one in graph.graph.nodes):
+        graph = _graph(module, [*state()], tensors, inputs, _parts())
     if node is None or call is None or _is_vector(call.operator):
         made_of, out = _expressed(graph, tensors)
         names = [int(one.name[1:]) for one in made_of.definition.tensors]
@@ -104,8 +108,11 @@ def _detached(state: Callable[[], Mapping[str, Any]]) -> list[Any]:
     return [one.detach() for one in state().values()]
 
 
-def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Sequence[Any]) -> GraphModule:
-    """Operations below autograd, traced on fake tensors. The graph has a placeholder for each of `tensors`."""
+def _graph(
+    module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Sequence[Any], parts: Mapping[Any, Any]
+) -> GraphModule:
+    """Operations below autograd, traced on fake tensors and decomposed into their parts. The graph has a placeholder
+    for each of `tensors`."""
 
     def run(*flat: Any) -> Any:
         left = iter(flat[len(names) :])
@@ -118,7 +125,7 @@ def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Se
         # On the CPU, whatever their device: the traced graph must not depend on it.
         empty = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype) for one in tensors]
         try:
-            return make_fx(functionalize(run), decomposition_table=_parts())(*empty)
+            return make_fx(functionalize(run), decomposition_table=parts)(*empty)
         except (RuntimeError, TypeError, ValueError) as error:
             raise BadInput(
                 f"torch cannot trace it: {error!s:.200}", allowed="pass a module that torch.export can trace"
@@ -126,10 +133,12 @@ def _graph(module: Any, names: Sequence[str], tensors: Sequence[Any], inputs: Se
 
 
 @cache
-def _parts() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of operations into a smaller set."""
+def _parts(whole: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of operations into a smaller set, but not of those that are to stay whole."""
     every = core_aten_decompositions()
-    return {one: parts for one, parts in every.items() if one.overloadpacket.__name__ not in _WHOLE}
+    return {
+        one: parts for one, parts in every.items() if one.overloadpacket.__name__ not in _WHOLE and one not in whole
+    }
 
 
 def _output(graph: GraphModule) -> Node:
@@ -159,10 +168,13 @@ def _single(graph: GraphModule) -> Node | None:
     served = len(nodes) == 1 and nodes[0].target in calls.ATEN and nodes[0].target not in ON_ELEMENTS
     if not served or any(node.op == "get_attr" for node in graph.graph.nodes):
         return None
+    taken = [node for node in nodes[0].users if node.target is operator.getitem and node.users]
+    if any(node.args[1] != 0 for node in taken):
+        return None  # operators give the first of several results
     after = _output(graph).meta["val"]
     out = nodes[0].meta["val"]
     out = out[0] if isinstance(out, (tuple, list)) else out
-    kept = _output(graph) is nodes[0] or (after.is_contiguous() and out.is_contiguous())
+    kept = _output(graph) in (nodes[0], *taken) or (after.is_contiguous() and out.is_contiguous())
     return nodes[0] if kept else None
 
 

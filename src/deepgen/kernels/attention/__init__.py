@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
+from deepgen.kernels.shared import resolved
 from deepgen.operators import Attention
 from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
@@ -33,25 +34,6 @@ def resolved_for(attention: Attention, files: Iterable[Source]) -> tuple[Source,
     """Sources with what lengths and pages need, or without."""
     words = {"LENGTHS": attention.lengths, "PAGE": attention.page > 0}
     return tuple(replace(file, text=resolved(file.text, words)) for file in files)
-
-
-def resolved(text: str, words: Mapping[str, bool]) -> str:
-    """A source in which each `#if WORD` of these is decided: a kernel has no trace of what it does not use."""
-    kept: list[str] = []
-    around: list[bool | None] = []  # what is decided of the conditions around a line; None: the compiler decides
-    for line in text.splitlines(keepends=True):
-        directive, word = [*line.split(), "", ""][:2]
-        last: bool | None = None
-        if directive.startswith("#if"):
-            last = words.get(word) if directive == "#if" else None
-            around.append(last)
-        elif directive == "#endif":
-            last = around.pop()
-        elif directive == "#else" and (last := around[-1]) is not None:
-            around[-1] = not last
-        if last is None and False not in around:
-            kept.append(line)
-    return "".join(kept)
 
 
 def strides_of(attention: Attention, name: str) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,46 @@ def source_text(package: str, name: str) -> str:
 def dialect_sources(language: str) -> tuple[Source, ...]:
     """The headers of the dialect, for a kernel in CUDA or HIP."""
     return sources(f"{__name__}.dialect", ("dialect.h", f"dialect_{language}.h"))
+
+
+def resolved(text: str, words: Mapping[str, bool]) -> str:
+    """A source in which each `#if WORD` of these is decided: a kernel has no trace of what it does not use."""
+    kept: list[str] = []
+    around: list[bool | None] = []  # what is decided of the conditions around a line; None: the compiler decides
+    for line in text.splitlines(keepends=True):
+        directive, word = [*line.split(), "", ""][:2]
+        last: bool | None = None
+        if directive.startswith("#if"):
+            last = words.get(word) if directive == "#if" else None
+            around.append(last)
+        elif directive == "#endif":
+            last = around.pop()
+        elif directive == "#else" and (last := around[-1]) is not None:
+            around[-1] = not last
+        if last is None and False not in around:
+            kept.append(line)
+    return "".join(kept)
+
+
+def part_of(namespace: str, main: str, files: Iterable[Source], macros: Macros) -> str:
+    """A kernel's source as a part of a larger one, which includes the dialect before: its own headers are written out,
+    its macros hold inside only, and its names are those of a namespace."""
+    texts = {file.name: file.text for file in files}
+
+    def written_out(name: str) -> str:
+        lines: list[str] = []
+        for line in texts.pop(name).splitlines():
+            if line.startswith("#include"):
+                header = line.split()[1].strip('"')
+                lines += written_out(header).splitlines() if header in texts else []  # once, as the headers say
+            elif line.strip() != "#pragma once":
+                lines.append(line)
+        return "\n".join(lines)
+
+    named = [f"#define {name} {value}" for name, value in macros.items()]
+    ended = [f"#undef {name}" for name in macros]
+    own = re.sub(r"(?<![\w>])::(?=\w)", f"{namespace}::", written_out(main))
+    return "\n".join([*named, f"namespace {namespace} {{", own, f"}}  // namespace {namespace}", *ended, ""])
 
 
 def language_of(target: Target) -> str:

@@ -111,6 +111,71 @@ def plain_contraction(expression: Expression, output: str) -> Contraction | None
     return product
 
 
+@dataclass(frozen=True)
+class BandProduct:
+    """C[*, m, n] = sum over k of left * right where m - n is from `least` to `most`, and zero elsewhere.
+
+    `left` and `right` are read in place, with dimensions (*, m, k) and (*, k, n), or with the last two exchanged.
+    """
+
+    sums: Stage
+    left: Read
+    right: Read
+    least: int
+    most: int
+
+    @property
+    def layout(self) -> str:
+        """Like that of a GEMM."""
+        along = iterator(self.sums.reduced[0].name)
+        return ("n" if self.left.indices[-1] == along else "t") + ("t" if self.right.indices[-1] == along else "n")
+
+
+def band_product(expression: Expression) -> BandProduct | None:
+    """The product that an expression consists of, if it is one of matrices of which only a band of diagonals is kept,
+    such as a triangle."""
+    if len(expression.stages) != 2:
+        return None
+    sums, last = expression.stages
+    kept = last.value
+    if last.reduce or len(sums.axes) < 2 or len(sums.reduced) != 1 or not isinstance(kept, Select):
+        return None
+    holds = kept.otherwise == Const(0, kept.dtype)
+    read, zero = (kept.then, kept.otherwise) if holds else (kept.otherwise, kept.then)
+    if zero != Const(0, kept.dtype) or not isinstance(read, Read) or read.tensor != sums.name:
+        return None
+    ends = _diagonals(kept.condition, last, holds=holds) if _reads_all(read, last) else None
+    sides = factors(sums)
+    if ends is None or sides is None or not all(isinstance(side, Read) for side in sides):
+        return None
+    *batch, row, column = (iterator(axis.name) for axis in sums.axes)
+    along = iterator(sums.reduced[0].name)
+    for left, right in (sides, sides[::-1]):
+        assert isinstance(left, Read) and isinstance(right, Read)
+        own = {left.tensor, right.tensor} <= {one.name for one in expression.tensors}
+        placed = [*left.indices[:-2]] == batch == [*right.indices[:-2]]
+        rows, columns = left.indices[-2:], right.indices[-2:]
+        if own and placed and {*rows} == {row, along} and {*columns} == {along, column}:
+            return BandProduct(sums, left, right, *ends)
+    return None
+
+
+def _diagonals(condition: Value, stage: Stage, *, holds: bool) -> tuple[int, int] | None:
+    """The least and greatest number of a row less that of a column where a condition holds, or does not."""
+    row, column = stage.axes[-2:]
+    apart = iterator(row.name) - iterator(column.name)
+    least, most = 1 - column.extent, row.extent - 1
+    if not holds and len(parts(condition)) > 1:
+        return None
+    for part in parts(condition):
+        limit = limits(part, holds=holds)
+        if limit is None or limit[0] not in (apart, -apart):
+            return None
+        low, high = limit[1:] if limit[0] == apart else (-limit[2], -limit[1])
+        least, most = max(least, int(max(low, least))), min(most, int(min(high, most)))
+    return least, most
+
+
 def is_matrix_product(expression: Expression) -> bool:
     """Whether all its sums are matrix products, batched or not: no index adds two iterators."""
     sums = [contraction(expression, stage) for stage in expression.stages if stage.reduced]

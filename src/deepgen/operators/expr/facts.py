@@ -146,8 +146,12 @@ def _difference(condition: Value) -> Index | None:
 
 
 def as_index(value: Value) -> Index | None:
+    """An integer as an index, if it is the sum or difference of places and numbers."""
     if isinstance(value, Place):
         return value.index
+    if isinstance(value, Binary) and value.op in ("add", "sub") and value.dtype == "i64":  # which no place overflows
+        left, right = as_index(value.left), as_index(value.right)
+        return None if left is None or right is None else left + right if value.op == "add" else left - right
     return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None
 
 

@@ -16,7 +16,7 @@ from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
 from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
 from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
 from deepgen.kernels.gemm.simt_gemm.space import GatheredGemm, simt_space
-from deepgen.kernels.shared import gpu_kernel, language_of, of_several_kinds, sources
+from deepgen.kernels.shared import gpu_kernel, language_of, of_several_kinds
 from deepgen.operators import Operator, gemm
 from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets import Gpu, Target
@@ -54,8 +54,7 @@ class SimtConv:
         conv, gpu = _served(operator, target)
         lowered = lower(as_gemm(conv), config, gpu.warp, {})
         files = (
-            *sources(simt_gemm.__name__, simt_gemm.SHARED),
-            *sources(__name__, ("operands.h", "gather.h", "classes.h", "entry.h")),
+            *simt_gemm.source_files(__name__, ("operands.h", "gather.h", "classes.h", "entry.h"), banded=False),
             epilogue_header("finished.h", conv.epilogue),
         )
         return gpu_kernel(self.name, language_of(gpu), files, *_launched(conv, config, lowered))

@@ -10,10 +10,10 @@ from typing import Any
 from deepgen.kernels.base import Rank
 from deepgen.kernels.conv2d.sm90_conv.lower import ConvWindows, as_gemm, conv_macros, conv_plan, windows_of
 from deepgen.kernels.gemm import sm90_gemm
+from deepgen.kernels.gemm.sm90_gemm import products_header
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, BY_LINES, lower, plan, rows_of_tile
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, Gathered, seconds
-from deepgen.kernels.gemm.sm90_gemm.products import products_header
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, of_several_kinds, source_text, sources
 from deepgen.operators import Operator

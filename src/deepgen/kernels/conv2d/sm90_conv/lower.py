@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from deepgen.kernels.gemm.sm90_gemm import STEP_BYTES
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, SWIZZLES
-from deepgen.kernels.gemm.sm90_gemm.products import STEP_BYTES
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES
 from deepgen.operators import Conv2d, Gemm, Operator, gemm
 from deepgen.operators.named.convolutions import DilatedConv2d

@@ -54,6 +54,7 @@ class SimtTile(NamedTuple):
     stages: int  # of asynchronous copies; 0: through registers
     splits: int = 1
     stream: bool = False
+    run: int = 1  # of B's rows in a thread, if rows of C are stored element by element
 
     def tiles(self, gemm: Gemm) -> int:
         return ceil(gemm.m / self.bm) * ceil(gemm.n / self.bn) * gemm.batch
@@ -154,8 +155,10 @@ def _copied(gemm: Gemm, gpu: Gpu, way: SimtTile, copies: bool) -> Iterator[SimtT
 
 
 def _divided(gemm: Gemm, gpu: Gpu, way: SimtTile) -> Iterator[SimtTile]:
-    """The same with other numbers of parts of K, or with tiles shared by blocks."""
+    """The same with other numbers of parts of K, with tiles shared by blocks, or with longer runs of a thread."""
     able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
+    if store_widths(gemm)[-1] == 1 and way.split_u == 1:  # wider fragments, for which stores touch more sectors
+        yield from (way._replace(run=run) for run in (2, 4) if way.tn % run == 0 and run * bytes_of(gemm)[0] <= WIDEST)
     if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM and gpu.warp == 32:
         yield way._replace(stream=True)
     for most in (1, 2, 4, 8, *(blocks * gpu.multiprocessors // tiles for blocks in (1, 3, 4))):
@@ -179,7 +182,7 @@ def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
     straight = way.split_u == 1
     widest = store_widths(gemm)[-1]
     # If rows of C are stored element by element, neighbouring threads store neighbouring elements.
-    run = {"A": gcd(way.tm, min(4, most)), "B": 1 if straight and widest == 1 else gcd(way.tn, min(4, most))}
+    run = {"A": gcd(way.tm, min(4, most)), "B": way.run if straight and widest == 1 else gcd(way.tn, min(4, most))}
     config: dict[str, Any] = {
         "BM": way.bm, "BN": way.bn, "BK": way.bk, "TM": way.tm, "TN": way.tn,
         "LANES_M": way.lanes_m, "LANE_ORDER": int(way.lanes_m > 1), "SPLIT_U": way.split_u, "MIN_BLOCKS": 1,

@@ -4,8 +4,16 @@
 DG_KERNEL(THREADS, MIN_BLOCKS)
 gemm(const TYPE_A* a, const TYPE_B* b, TYPE_C* c, TYPE_ACC* partial, u32* arrived, int m, int n, int k, int batch,
      int lda, int ldb, int ldc, i64 stride_a, i64 stride_b, i64 stride_c, TYPE_SCALE alpha, TYPE_SCALE beta,
+#if BANDED
+     int splits, int least, int most) {
+#else
      int splits) {
+#endif
     Problem p = {a, b, c, partial, arrived, m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c, alpha, beta, splits};
+#if BANDED
+    p.least = least;
+    p.most = most;
+#endif
     Lane lane;
     Sums sums;
     Block block{p, lane, sums};

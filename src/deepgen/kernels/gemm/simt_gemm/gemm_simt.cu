@@ -56,9 +56,17 @@ DG_DEVICE void multiply(Sums& sums, const Fragments& f) {
 }
 
 // All steps of one piece of work, into `sums`.
+#if BANDED
+DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& whole, const Lane& lane) {
+    const Work w = of_band(p, whole, first_row(p, whole), first_column(p, whole));
+#else
 DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lane& lane) {
+#endif
     DG_UNROLL for (int i = 0; i < TM; ++i)
         DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
+#if BANDED
+    if (w.steps == 0) return;
+#endif
 
     TileA::Loader load_a = loader_a(p, w.batch, first_row(p, w), w.k);
     TileB::Loader load_b = loader_b(p, w.batch, first_column(p, w), w.k);

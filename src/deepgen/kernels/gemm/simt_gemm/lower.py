@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from deepgen.kernels.gemm.simt_gemm.space import BandedGemm
 from deepgen.operators import Gemm
 from deepgen.operators.signature import stored
+from deepgen.space import parse
 from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
@@ -79,6 +81,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         else 0,
         "REDUCE_CONTINUOUS": int(c["REDUCE_CONTINUOUS"]),
         "FIXUP": FIXUPS[c["FIXUP"]],
+        **({"BAND": 1} if isinstance(gemm, BandedGemm) else {}),
         "EDGE_M": 1 if everywhere else _edge(gemm.m, c["BM"], 1),
         "EDGE_N": 1 if everywhere else _edge(gemm.n, c["BN"], 1),
         "EDGE_K": 1 if everywhere else _edge(gemm.k, c["BK"], _MANY_STEPS),
@@ -167,6 +170,8 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
         ScalarArg("i32", splits),
     )
     steps = [Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)]
+    if isinstance(gemm, BandedGemm):
+        return LaunchPlan((_of_expression(gemm, steps[0]),))
     if c["FIXUP"] == "step":
         reduce: tuple[Arg, ...] = (
             TensorArg("C"),
@@ -179,3 +184,20 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
         runs = f"ceil_div(batch * M * N, {_REDUCERS * c['STORE']})"
         steps.append(Step("gemm_reduce", reduce, (runs, 1, 1), (_REDUCERS, 1, 1)))
     return LaunchPlan(steps=tuple(steps))
+
+
+def _of_expression(gemm: BandedGemm, step: Step) -> Step:
+    """The step for an expression: its tensors have other names, and its sizes are no scalars but fixed."""
+    scalars, names = gemm.scalars(), dict(zip("ABC", gemm.names, strict=True))
+
+    def fixed(arg: Arg) -> Arg:
+        if isinstance(arg, TensorArg):
+            return TensorArg(names[arg.tensor])
+        if isinstance(arg, ScalarArg) and isinstance(arg.value, str):
+            return replace(arg, value=scalars[arg.value])
+        return arg
+
+    args = (*map(fixed, step.args), ScalarArg("i32", gemm.least), ScalarArg("i32", gemm.most))
+    tiles = parse(str(step.grid[0])).evaluate(scalars)
+    assert isinstance(tiles, int)
+    return replace(step, args=args, grid=(tiles, 1, 1))

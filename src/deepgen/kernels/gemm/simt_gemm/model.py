@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, TypeGuard
 
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
-from deepgen.kernels.gemm.simt_gemm.space import WIDEST, GatheredGemm
+from deepgen.kernels.gemm.simt_gemm.space import WIDEST, BandedGemm, GatheredGemm
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -26,17 +26,21 @@ _CLOCK = 1950.0  # clocks per microsecond; a warp's multiply-add takes a quarter
 # a load to registers, and its store to shared memory; the overhead of a step; a store of results.
 _MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.25, 1.0, 1.19, 2.24, 6.6, 0.52, 58.0, 20.4
 _CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # converting an element to the sums' format; factor for several products at once
-_FEW_WARPS = 0.8  # additional share, divided by the number of warps on each quarter of a multiprocessor
+# Additional shares for a branch in the middle of a step: not all threads have a load; the loop is unrolled in part.
+_UNEVEN, _PARTED = 0.14, 0.17
+_MANY, _CROWDED = 128, 0.1  # sums of a thread beside which addresses of copies are in the way; additional share
+_FEW_WARPS = 0.13  # additional share, divided by the number of warps on each quarter of a multiprocessor
 # Clocks of shared memory: fragments, copies, stores with bank conflicts, 32 bytes of C.
 _WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 2.2, 1.86, 0.49, 1.59, 1.62
 _ALONE_COPY, _ALONE = 1.02, 0.64  # share of a step's instructions that its next tiles wait for
 _PASS, _PASSED = 0.024, 0.077  # sums that go through shared memory: per pass, and per store of a thread
 _READ, _CACHE = 0.91, 1.27  # of the memory's bandwidth, for memory and for the cache
 _WRITTEN, _SCATTERED = 1.11, 0.98  # writes relative to reads; additional share of bytes that stores touch unnecessarily
+_STORED = 0.6  # share of writing the results that does not overlap, divided by the resident blocks and one
 _CUT = 56.0  # additional bytes for each line of a tile, if rows are not multiples of 32 bytes
 _SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks request a small operand's lines
 _PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: fixed time, time per part, and kB per microsecond
-_STREAM, _STREAMED = 5.7, 0.93  # blocks that share tiles wait for each other; factor on instructions
+_STREAM, _STREAMED = 5.7, 1.08  # blocks that share tiles wait for each other; factor on instructions
 _HELD = 0.35  # of a store, for a number that is held in shared memory until its row is complete
 _SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the less the shorter ones add to the longest
 
@@ -77,6 +81,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     warps = _threads(c) / gpu.warp
     phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
     tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+    if isinstance(gemm, BandedGemm):  # the others only store zeros
+        tiles = gemm.computed(bm, bn)
     tiles = tiles // phases if phases > 1 else tiles
     blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits) * phases
     mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
@@ -85,15 +91,20 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
         steps = ceil(ceil(gemm.k / bk) * tiles / c["BLOCKS"])
     at_once, rounds = min(mine, most), ceil(mine / most)
     instructions, waves = _step(gemm, c)
+    copies = c["COPY"] == "async"
     instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
     # A warp's multiply-add in the sums' format takes a quarter of a clock on an H200.
     slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
     issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
+    issue *= 1 + _UNEVEN * _uneven(gemm, c)
+    if c["UNROLL"] * group_k(c, size) * c["SPLIT_U"] < bk and not (copies and group_k(c, size) > 1):
+        issue *= 1 + _PARTED
+    if copies and c["TM"] * c["TN"] >= _MANY:
+        issue *= 1 + _CROWDED
     sectors = _sectors(gemm, gpu, c)
     results = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR
     shared = mine * (warps * steps * waves + results) * clock
-    copies = c["COPY"] == "async"
     ahead = min(c["STAGES"] - 1, steps) if copies else 1
     alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
     wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
@@ -114,6 +125,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if shares_a else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
+    whole += _STORED * written * _WRITTEN / (_READ * bandwidth) / (at_once + 1)
     whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
 
@@ -131,7 +143,8 @@ def least_seconds(gemm: Gemm, gpu: Gpu) -> float:
     """A lower bound for all configs."""
     at_once = 1 / _FOUR_AT_ONCE if bytes_of(gemm)[0] == 1 else 1.0
     peak = (gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e9
-    return _LAUNCH * 1e-6 + float(gemm.flops()) / (peak * at_once)
+    flops = 2 * gemm.computed(1, 1) * gemm.k if isinstance(gemm, BandedGemm) else gemm.flops()
+    return _LAUNCH * 1e-6 + float(flops) / (peak * at_once)
 
 
 def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
@@ -205,6 +218,16 @@ def _size(name: str) -> int:
 def _threads(c: Config) -> int:
     threads: int = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     return threads
+
+
+def _uneven(gemm: Gemm, c: Config) -> int:
+    """Whether some loads of a tile are not every thread's, or begin at places that each need a division."""
+    threads, along_k = _threads(c), {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
+    for side, rows in (("A", c["BM"]), ("B", c["BN"])):
+        width, line = c[f"LOAD_{side}"], c["BK"] if along_k[side] else rows
+        if rows * c["BK"] // width % threads or threads % (line // width):
+            return 1
+    return 0
 
 
 def _loads(c: Config) -> tuple[int, int]:

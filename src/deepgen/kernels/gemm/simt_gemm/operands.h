@@ -13,8 +13,16 @@ struct Problem {
     i64 stride_a, stride_b, stride_c;
     TYPE_SCALE alpha, beta;
     int splits;  // of K over the grid
+#if BANDED
+    int least, most;  // as in band.h
+#endif
 };
 
+#if BANDED
+#include "work.h"
+#include "band.h"
+
+#endif
 typedef Tile<TYPE_A, BM, ScatterA, TM, THREAD_SCATTER_A, !A_T, INNER_K_A, PAD_A, LOAD_A, EDGE_M == 1> TileA;
 typedef Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, B_T, INNER_K_B, PAD_B, LOAD_B, EDGE_N == 1> TileB;
 
@@ -48,5 +56,11 @@ DG_DEVICE void finish(const Problem& p, TYPE_C* to, const TYPE_ACC* sums) {
 // The same at a place of C.
 template <int COUNT>
 DG_DEVICE void finish_at(const Problem& p, int batch, int m, int n, const TYPE_ACC* sums) {
+#if BANDED
+    TYPE_ACC kept[COUNT];
+    DG_UNROLL for (int e = 0; e < COUNT; ++e) kept[e] = in_band(p, m, n + e) ? sums[e] : 0;
+    finish<COUNT>(p, p.c + batch * p.stride_c + m * (i64)p.ldc + n, kept);
+#else
     finish<COUNT>(p, p.c + batch * p.stride_c + m * (i64)p.ldc + n, sums);
+#endif
 }

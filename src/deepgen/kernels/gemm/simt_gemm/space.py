@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
-from deepgen.operators import Gemm
+from deepgen.operators import Gemm, Operator
+from deepgen.operators.expr.contraction import band_product
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -26,6 +28,41 @@ class GatheredGemm(Gemm):
     gathered_bytes: int = 0
     gathered_run: int = 1
     apart: int = 1  # neighbours of a row of C, in memory
+
+
+@dataclass(frozen=True)
+class BandedGemm(Gemm):
+    """A product of which only the elements with a row less the column from `least` to `most` are computed; the others
+    are zero. `names` are those of A, B and C in the operator."""
+
+    least: int = 0
+    most: int = 0
+    names: tuple[str, str, str] = ("A", "B", "C")
+
+    def computed(self, bm: int, bn: int) -> int:
+        """Tiles that meet the band."""
+        met = 0
+        for row in range(0, self.m, bm):
+            first = max(0, row - self.most) // bn
+            last = min(self.n - 1, min(row + bm, self.m) - 1 - self.least) // bn
+            met += max(0, last - first + 1)
+        return met * self.batch
+
+
+def product_of(operator: Operator) -> Gemm | None:
+    """The product that an operator is: a GEMM, or one in an expression that keeps a band of diagonals."""
+    if isinstance(operator, Gemm):
+        return operator
+    if not isinstance(operator, ExpressionOperator) or (band := band_product(operator.definition)) is None:
+        return None
+    sums, of = band.sums, band.sums.dtype
+    if of not in ("f32", "f64"):
+        return None
+    m, n = sums.shape[-2:]
+    return BandedGemm(
+        m, n, sums.reduced[0].extent, prod(sums.shape[:-2]), of, of, of, of, band.layout, least=band.least,
+        most=band.most, names=(band.left.tensor, band.right.tensor, operator.definition.outputs[0]),
+    )  # fmt: skip
 
 
 def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -167,6 +204,8 @@ def store_widths(gemm: Gemm) -> list[int]:
 
 def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
     """K is divided if the tiles alone would not fill the chip several times."""
+    if isinstance(gemm, BandedGemm):  # only what is stored by itself knows its place
+        return ["none"]
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 16 * gpu.multiprocessors
     deep = gemm.k >= 2 * _LEAST_SLICE
     return ["none", *(["stream"] if deep else []), *(["step", "last"] if few and deep else [])]

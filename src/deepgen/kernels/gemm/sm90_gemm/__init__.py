@@ -8,7 +8,6 @@ from typing import Any
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
-from deepgen.kernels.gemm.sm90_gemm.products import products_header
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
@@ -27,6 +26,9 @@ _SERVED = {  # (A and B, sums): C
     ("f8e5m2", "f32"): _FLOATS,
     ("i8", "i32"): ("i32",),
 }
+# PTX names of formats.
+_PTX_NAMES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}
+STEP_BYTES = 32  # of K in one instruction, for any format
 
 
 class Sm90Gemm:
@@ -81,3 +83,40 @@ class Sm90Gemm:
 
     def least_seconds(self, operator: Operator, target: Target) -> float:
         return LAUNCH * 1e-6
+
+
+def products_header(gemm: Gemm, columns: int) -> str:
+    """`product(sums, a, b, add)`: 64 rows by `columns`; without `add` the sums start at zero."""
+    count = columns // 2
+    whole = gemm.acc == "i32"
+    letter = "r" if whole else "f"
+    k = STEP_BYTES // dtype(gemm.a).bytes
+    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{k}"
+    formats = f"{'s32' if whole else 'f32'}.{_PTX_NAMES[gemm.a]}.{_PTX_NAMES[gemm.b]}"
+    modes = "" if whole else ", 1, 1"
+    if dtype(gemm.a).bytes == 2:  # only these formats can be read with rows innermost
+        modes += f", {int(gemm.layout[0] == 't')}, {int(gemm.layout[1] == 'n')}"
+    sums = _lines([f"%{i}" for i in range(count)], 16)
+    operands = _lines([f'"+{letter}"(d[{i}])' for i in range(count)], 6)
+    text = "\n".join(f'        "{line} "' for line in sums)
+    outputs = "\n".join(f"          {line}" for line in operands)
+    return f"""// The products of a warpgroup: 64 rows of A by {columns} of B, {k} steps of K.
+#pragma once
+#include "numbers.h"
+
+DG_DEVICE void product({"int" if whole else "float"}* d, u64 a, u64 b, int add) {{
+    asm volatile(
+        "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{count + 2}, 0;\\n"
+        "{name}.{formats} {{"
+{text}
+        "}}, %{count}, %{count + 1}, add{modes};\\n}}"
+        :
+{outputs}
+        : "l"(a), "l"(b), "r"(add));
+}}
+"""
+
+
+def _lines(words: list[str], most: int) -> list[str]:
+    rows = [", ".join(words[i : i + most]) for i in range(0, len(words), most)]
+    return [*(row + "," for row in rows[:-1]), rows[-1]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from deepgen.kernels.base import Rank
-from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
+from deepgen.kernels.shared import gpu_kernel, language_of, resolved, served, sources
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
 from deepgen.targets import Gpu, Hip, Target
-from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, dtype
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Size, Source, Step, TensorArg, dtype
 
 WIDEST = 16  # bytes of one load or store
 _TEAMS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -49,8 +50,7 @@ def softmax_space(name: str, softmax: Softmax, gpu: Gpu) -> Space:
 
 def choose(softmax: Softmax, gpu: Gpu) -> dict[str, Any]:
     """A few of the widest loads per thread; columns are kept wherever they fit."""
-    space = softmax_space("default", softmax, gpu)
-    return next(config for config in _candidates(softmax, gpu) if not space.explain(config))
+    return next(ranked(softmax, gpu))
 
 
 def _candidates(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
@@ -103,20 +103,35 @@ class SimtSoftmax:
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         softmax, gpu = served(operator, target, Softmax, Gpu)
-        macros: dict[str, int | str] = {
-            "TYPE": softmax.dtype,
-            "TYPE_ACC": softmax.arithmetic.name,
-            "WARP": gpu.warp,
-            **{knob: config[knob] for knob in ("TEAM", "ROWS", "WIDTH")},
-            "PARTS": _parts(config["TEAM"]),
-            "KEEP": _KEEP_MACROS[config["KEEP"]],
-            "ONLINE": int(config["METHOD"] == "online"),
-            "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
-        }
-        return gpu_kernel(self.name, language_of(gpu), sources(__name__, _OWN), macros, _plan(softmax, gpu, config))
+        own = macros(softmax, gpu, config)
+        return gpu_kernel(self.name, language_of(gpu), files(totals=False), own, _plan(softmax, gpu, config))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*served(operator, target, Softmax, Gpu))
+
+
+def files(*, totals: bool) -> tuple[Source, ...]:
+    """The sources; `totals`: rows are not divided by their sums, which are stored beside them."""
+    return tuple(replace(one, text=resolved(one.text, {"TOTALS": totals})) for one in sources(__name__, _OWN))
+
+
+def macros(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any]) -> dict[str, int | str]:
+    return {
+        "TYPE": softmax.dtype,
+        "TYPE_ACC": softmax.arithmetic.name,
+        "WARP": gpu.warp,
+        **{knob: config[knob] for knob in ("TEAM", "ROWS", "WIDTH")},
+        "PARTS": _parts(config["TEAM"]),
+        "KEEP": _KEEP_MACROS[config["KEEP"]],
+        "ONLINE": int(config["METHOD"] == "online"),
+        "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
+    }
+
+
+def ranked(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """Configs that the space admits, in order of preference."""
+    space = softmax_space("default", softmax, gpu)
+    return (config for config in _candidates(softmax, gpu) if not space.explain(config))
 
 
 def _items(softmax: Softmax, config: Mapping[str, Any]) -> int:
@@ -131,25 +146,37 @@ def _parts(team: int) -> int:
 
 
 def _plan(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any]) -> LaunchPlan:
-    team, rows, width = config["TEAM"], config["ROWS"], config["WIDTH"]
-    threads, sums = team * rows, softmax.arithmetic.bytes
-    reduction = 2 * sums * (threads + rows * _parts(team))  # as in team.h
-    kept = f"ceil_div(cols, {team * width}) * {width * threads * sums}"
-    step = Step(
+    whole = _step(softmax, config, TensorArg("x"), TensorArg("y"), "rows", ("cols", "stride_x_0", "stride_y_0"))
+    return LaunchPlan(steps=(whole,), requires=_requires(softmax, gpu, config, _reduction(softmax, config)))
+
+
+def step_inside(softmax: Softmax, config: Mapping[str, Any], x: Arg, totals: Arg, rows: str) -> Step:
+    """For so many dense rows of a workspace, which become exponentials, and for their sums."""
+    step = _step(softmax, config, x, x, rows, (softmax.cols,) * 3)
+    return replace(step, args=(*step.args, totals))
+
+
+def _reduction(softmax: Softmax, config: Mapping[str, Any]) -> int:
+    """Bytes of shared memory that a block's reductions take, as in team.h."""
+    team, rows = config["TEAM"], config["ROWS"]
+    return int(2 * softmax.arithmetic.bytes * rows * (team + _parts(team)))
+
+
+def _step(
+    softmax: Softmax, config: Mapping[str, Any], x: Arg, y: Arg, rows: str, cols: tuple[Size, Size, Size]
+) -> Step:
+    """`cols`: the number of columns, and the strides of x and y."""
+    team, each, width = config["TEAM"], config["ROWS"], config["WIDTH"]
+    count, *strides = cols
+    reduction = _reduction(softmax, config)
+    kept = f"ceil_div({count}, {team * width}) * {width * team * each * softmax.arithmetic.bytes}"
+    return Step(
         "softmax",
-        (
-            TensorArg("x"),
-            TensorArg("y"),
-            ScalarArg("i64", "rows"),
-            ScalarArg("i32", "cols"),
-            ScalarArg("i64", "stride_x_0"),
-            ScalarArg("i64", "stride_y_0"),
-        ),
-        grid=(f"ceil_div(rows, {rows})", 1, 1),
-        block=(threads, 1, 1),
+        (x, y, ScalarArg("i64", rows), ScalarArg("i32", count), *(ScalarArg("i64", stride) for stride in strides)),
+        grid=(f"ceil_div({rows}, {each})", 1, 1),
+        block=(team * each, 1, 1),
         shared_bytes=f"{reduction} + {kept}" if config["KEEP"] == "shared" else reduction,
     )
-    return LaunchPlan(steps=(step,), requires=_requires(softmax, gpu, config, reduction))
 
 
 def _requires(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any], reduction: int) -> tuple[tuple[str, str], ...]:
