@@ -36,6 +36,7 @@ OWN: list[Operator] = [
     conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
     conv2d(2, 20, 23, 3, 24, 5, stride=2, pad=2, dtype="f16"),
     conv2d(1, 14, 14, 64, 32, 3, pad=1, dtype="bf16"),
+    conv2d(2, 15, 13, 40, 24, 1, dtype="f16", layout="nchw"),
     conv2d(2, 9, 11, 6, 16, 3, pad=1, layout="nchw"),
     matrix_product("f16", "f32"),
     matrix_product("i8", "i32"),

@@ -80,9 +80,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     bm, bn, bk, splits, most = c["BM"], c["BN"], c["BK"], c.get("SPLITS", 1), resident(gemm, gpu, c)
     warps = _threads(c) / gpu.warp
     phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
-    tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
-    if isinstance(gemm, BandedGemm):  # the others only store zeros
-        tiles = gemm.computed(bm, bn)
+    every = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+    tiles = gemm.computed(bm, bn) if isinstance(gemm, BandedGemm) else every  # the others only store zeros
     tiles = tiles // phases if phases > 1 else tiles
     blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits) * phases
     mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
