@@ -29,7 +29,9 @@ _CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # converting an element to the sums' format;
 # Additional shares for a branch in the middle of a step: not all threads have a load; the loop is unrolled in part.
 _UNEVEN, _PARTED = 0.14, 0.17
 _MANY, _CROWDED = 128, 0.1  # sums of a thread beside which addresses of copies are in the way; additional share
-_FEW_WARPS = 0.13  # additional share, divided by the number of warps on each quarter of a multiprocessor
+# Additional share, divided by the number of warps on each quarter of a multiprocessor; if elements are converted, which
+# lies between their load and their products.
+_FEW_WARPS, _FEW_CONVERT = 0.13, 0.8
 # Clocks of shared memory: fragments, copies, stores with bank conflicts, 32 bytes of C.
 _WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 2.2, 1.86, 0.49, 1.59, 1.62
 _ALONE_COPY, _ALONE = 1.02, 0.64  # share of a step's instructions that its next tiles wait for
@@ -95,12 +97,9 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     # A warp's multiply-add in the sums' format takes a quarter of a clock on an H200.
     slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
-    issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
-    issue *= 1 + _UNEVEN * _uneven(gemm, c)
-    if c["UNROLL"] * group_k(c, size) * c["SPLIT_U"] < bk and not (copies and group_k(c, size) > 1):
-        issue *= 1 + _PARTED
-    if copies and c["TM"] * c["TN"] >= _MANY:
-        issue *= 1 + _CROWDED
+    issue = mine * steps * warps * instructions * slot
+    few = _FEW_CONVERT if size < wide else _FEW_WARPS
+    issue *= (1 + few * 4 / (at_once * warps)) * _hindered(gemm, c)
     sectors = _sectors(gemm, gpu, c)
     results = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR
     shared = mine * (warps * steps * waves + results) * clock
@@ -217,6 +216,15 @@ def _size(name: str) -> int:
 def _threads(c: Config) -> int:
     threads: int = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     return threads
+
+
+def _hindered(gemm: Gemm, c: Config) -> float:
+    """A factor on the time to issue a step's instructions: what keeps them from overlapping."""
+    copies, group = c["COPY"] == "async", group_k(c, bytes_of(gemm)[0])
+    factor = 1 + _UNEVEN * _uneven(gemm, c)
+    if c["UNROLL"] * group * c["SPLIT_U"] < c["BK"] and not (copies and group > 1):
+        factor *= 1 + _PARTED
+    return factor * (1 + _CROWDED) if copies and c["TM"] * c["TN"] >= _MANY else factor
 
 
 def _uneven(gemm: Gemm, c: Config) -> int:
