@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import islice
+from math import log
 from pathlib import Path
 from random import Random
+from statistics import correlation, fmean
 from typing import Any
 
 import pytest
@@ -17,7 +21,7 @@ from deepgen.operators import OPERATORS, Operator, conv2d
 from deepgen.vocabulary import Source
 
 FAMILY = SimtConv()
-HOPPER, AMD = targets.resolve("cuda:sm_90a"), targets.resolve("hip:gfx1100")
+HOPPER, AMD, H200 = (targets.resolve(name) for name in ("cuda:sm_90a", "hip:gfx1100", "cuda:h200"))
 assert isinstance(HOPPER, targets.Cuda)
 CHIP = replace(HOPPER, multiprocessors=4)  # so that blocks share tiles
 NAMES = ("conv1d", "conv2d", "dilated_conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -141,7 +145,8 @@ def test_pixels_that_stay_neighbours_are_loaded_together(
 def test_a_mistake_in_a_kernel_is_caught(wrong: str, instead: str, says: str, tmp_path: Path) -> None:
     words = {"N": 1, "H": 6, "W": 7, "CI": 3, "CO": 8, "k": 3, "stride": 2, "pad": 1, "layout": "nchw"}
     operator = dg.operator("conv_transpose2d", **words)
-    kernel = FAMILY.emit(operator, CHIP, {**FAMILY.default(operator, CHIP), "BK": 8})
+    config = {**FAMILY.default(operator, CHIP), "BK": 8, "ROWS_WHOLE": False}
+    kernel = FAMILY.emit(operator, CHIP, config)
     assert any(wrong in one.text for one in kernel.sources)
     sources = tuple(Source(one.name, one.text.replace(wrong, instead)) for one in kernel.sources)
     broken = replace(kernel, sources=sources)
@@ -166,3 +171,36 @@ def test_it_comes_first_where_filters_are_many() -> None:
 def test_what_it_cannot_do_it_refuses_in_words(words: dict[str, Any], says: str) -> None:
     usual: dict[str, Any] = {"N": 1, "H": 64, "W": 64, "CI": 4, "CO": 8, "k": 3, "layout": "nchw", "dilation": 1}
     assert says in (FAMILY.refuses(dg.operator("dilated_conv2d", **usual | words), HOPPER) or "")
+
+
+def _places(times: list[float]) -> list[int]:
+    return [sorted(times).index(time) for time in times]
+
+
+def test_what_the_model_takes_for_the_fastest_is_nearly_the_fastest_of_those_that_were_timed() -> None:
+    timings = json.loads((Path(__file__).parent / "simt_conv_timings.json").read_text())
+    reached, predicted, ordered = [], [], []
+    for row in timings["convolutions"]:
+        words = {word: tuple(value) if isinstance(value, list) else value for word, value in row["words"].items()}
+        operator = dg.operator(row["operator"], dtype="f32", **words)
+        configs = [{**timings["same"], **dict(zip(timings["knobs"], values, strict=True))} for values in row["configs"]]
+        chosen = [{knob: value for knob, value in config.items() if value is not None} for config in configs]
+        times = [FAMILY.modelled_seconds(operator, H200, config) or 0.0 for config in chosen]
+        reached.append(min(row["us"]) / row["us"][times.index(min(times))])
+        predicted.append(times[row["us"].index(min(row["us"]))] * 1e6 / min(row["us"]))
+        ordered.append(correlation(_places(times), _places(row["us"])))
+    assert fmean(map(log, reached)) > log(0.98) and min(reached) > 0.87
+    assert sum(share > 0.95 for share in reached) >= 27
+    assert fmean(ordered) > 0.78
+    assert abs(fmean(map(log, predicted))) < 0.1
+
+
+def test_the_default_is_the_fastest_by_the_model_also_where_others_of_its_tile_are_not_admissible() -> None:
+    words = {"N": 2, "D": 96, "H": 96, "W": 96, "CI": 48, "CO": 24, "k": 3, "layout": "ncdhw"}
+    operator = dg.operator("conv_transpose3d", **words)
+    first, *others = islice(FAMILY.ranked(operator, H200), 12)
+    space, inadmissible = FAMILY.space(operator, H200), {**first, "TM": 8, "TN": 8, "COPY": "async", "STAGES": 2}
+    assert first == FAMILY.default(operator, H200)
+    assert (first["BM"], first["BN"], first["BK"]) == (32, 128, 16) and space.explain(inadmissible)
+    times = [FAMILY.modelled_seconds(operator, H200, config) or 0.0 for config in (first, *others)]
+    assert times[0] == min(times)

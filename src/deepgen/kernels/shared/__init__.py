@@ -64,9 +64,12 @@ def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: 
     left = [row for row in modelled if row[0] < inf]
     while left:
         time, best = min(left, key=lambda row: row[0] * kinds.same ** taken[kinds.kind(row[1])])
+        if space.explain(best):  # others of the same tile may be admissible
+            left = [row for row in left if row[1] is not best]
+            continue
         same = kinds.kind(best), kinds.tile(best)
         left = [row for row in left if (kinds.kind(row[1]), kinds.tile(row[1])) != same]
-        if not space.explain(best) and time <= kinds.likely * least:
+        if time <= kinds.likely * least:
             least = min(least, time)
             taken[same[0]] += 1
             yield dict(best)

@@ -87,7 +87,10 @@ def as_gemm(conv: ImplicitConv) -> GatheredGemm:
     batch = conv.images * conv.groups
     image = batch * conv.channels * prod(side.size for side in conv.sides) * _SIZE
     plain = gemm(filters, conv.pixels, conv.lines, dtype="f32", layout="tn", batch=batch)
-    return GatheredGemm(**vars(plain), gathered_bytes=image, gathered_run=gcd(conv.run, _WHOLE), apart=conv.counts[2])
+    return GatheredGemm(
+        **vars(plain), gathered_bytes=image, gathered_run=gcd(conv.run, _WHOLE), apart=conv.counts[2],
+        channels=conv.channels, guarded=sum(side.guarded for side in conv.sides),
+    )  # fmt: skip
 
 
 def _of_all_classes(conv: ImplicitConv) -> GatheredGemm:

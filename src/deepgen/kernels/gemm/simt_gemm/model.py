@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Any, TypeGuard
@@ -45,6 +45,14 @@ _PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: fixed time, time per pa
 _STREAM, _STREAMED = 5.7, 1.08  # blocks that share tiles wait for each other; factor on instructions
 _HELD = 0.35  # of a store, for a number that is held in shared memory until its row is complete
 _SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the less the shorter ones add to the longest
+# Where B is gathered, fitted to 360 timings of 30 convolutions. Instructions: a copy or load of pixels, its entry of
+# the table if lines of a step have several taps, its test for padding in each dimension, the overhead of a step.
+_PIXELS, _PIXELS_LOADED, _ENTRY, _ENTRY_LOADED, _PADDED, _STEP_PIXELS = 3.3, 2.4, 7.0, 10.5, 9.4, 32.0
+_FIRST_LOADED, _PHASE_LOADED = 1.4, 0.39  # until a block has its first tiles in registers; the same of later phases
+_DRAINED = 1.1  # of the time that a block's results need at its share of the bandwidth, in which it has no other work
+_IDLE_QUARTERS = 0.36  # of the loss if the warps at work are not the same number on all quarters of a multiprocessor
+_FEW_WITH_PIXELS, _LATE_PIXELS, _SOFT_PIXELS = 0.25, 0.05, 7.4  # as _FEW_WARPS, _LATENCY and _SOFT
+_APART = 2.7  # bytes touched for one of a row that is stored with gaps
 
 
 def registers(gemm: Gemm, c: Config) -> float:
@@ -78,14 +86,14 @@ def register_limit(gpu: Gpu, c: Config) -> int:
 
 def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     """The seconds of a run with cold caches. Sizes may be symbolic (`libraries/c/models.py`)."""
+    if isinstance(gemm, GatheredGemm):
+        return _gathered_seconds(gemm, gpu, c)
     size, result, wide = bytes_of(gemm)
     bm, bn, bk, splits, most = c["BM"], c["BN"], c["BK"], c.get("SPLITS", 1), resident(gemm, gpu, c)
     warps = _threads(c) / gpu.warp
-    phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
     every = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
     tiles = gemm.computed(bm, bn) if isinstance(gemm, BandedGemm) else every  # the others only store zeros
-    tiles = tiles // phases if phases > 1 else tiles
-    blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits) * phases
+    blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits)
     mine = ceil(blocks / gpu.multiprocessors)  # blocks of the busiest multiprocessor
     if c["FIXUP"] == "stream":
         mine = c["BLOCKS"] // gpu.multiprocessors
@@ -94,9 +102,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     instructions, waves = _step(gemm, c)
     copies = c["COPY"] == "async"
     instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
-    # A warp's multiply-add in the sums' format takes a quarter of a clock on an H200.
-    slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
-    clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
+    slot, clock = _slot(gemm, gpu)
     issue = mine * steps * warps * instructions * slot
     few = _FEW_CONVERT if size < wide else _FEW_WARPS
     issue *= (1 + few * 4 / (at_once * warps)) * _hindered(gemm, c)
@@ -107,25 +113,87 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
     wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
-    if phases > 1:
-        stores = c["TM"] * c["TN"] * phases * _HELD
-    fixed = _FIRST * phases + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
+    fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
     own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
     touched = sectors * 32 / result
-    if isinstance(gemm, GatheredGemm):
-        operands, touched = gemm.gathered_bytes, touched if gemm.apart == 1 else 1.0  # the cache puts classes together
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (touched - 1))
     memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
-    cache = tiles * ceil(gemm.k / bk) * phases * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
-    shares_a = copies and (gemm.batch == 1 or isinstance(gemm, GatheredGemm))
-    hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if shares_a else 0.0
+    cache = tiles * ceil(gemm.k / bk) * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
+    shared_lines = copies and gemm.batch == 1
+    hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if shared_lines else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
     whole += _STORED * written * _WRITTEN / (_READ * bandwidth) / (at_once + 1)
     whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
+
+
+def _gathered_seconds(gemm: GatheredGemm, gpu: Gpu, c: Config) -> float:
+    """The same where B is gathered. Such products have many tiles and often few steps: what counts is which part of a
+    tile's time other blocks of the multiprocessor fill."""
+    bm, bn, bk, warps = c["BM"], c["BN"], c["BK"], _threads(c) / gpu.warp
+    size, copies = bytes_of(gemm)[0], c["COPY"] == "async"
+    phases = gemm.apart if _whole_rows(gemm, c) else 1  # that a block does one after the other
+    tiles, steps = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch // phases, ceil(gemm.k / bk) * phases
+    mine = c["BLOCKS"] // gpu.multiprocessors if c["FIXUP"] == "stream" else ceil(tiles / gpu.multiprocessors)
+    at_once = min(mine, resident(gemm, gpu, c))
+    slot, clock = _slot(gemm, gpu)
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
+
+    instructions, waves = _step(gemm, c)
+    instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
+    alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
+    ahead = min(c["STAGES"] - 1, steps) if copies else 1
+    stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"] if phases == 1 else c["TM"] * c["TN"] * phases * _HELD
+    work = steps * instructions * _hindered(gemm, c) + stores * _STORE
+
+    def busy(blocks: int) -> float:
+        """The time in which one block is done, if so many are at work on a multiprocessor."""
+        each = blocks * warps / 4  # quarter
+        lost = _FEW_WITH_PIXELS / each + _IDLE_QUARTERS * (ceil(each) / each - 1)
+        arriving = (_LATE_PIXELS + blocks * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead
+        return float(_longest(_SHARP, work * warps * slot * (1 + lost), steps * (arriving + alone) / blocks))
+
+    results = min(gemm.m, bm) * min(gemm.n, bn) * phases
+    idle = _FIRST if copies else (_FIRST_LOADED + _PHASE_LOADED * (phases - 1))
+    idle += _DRAINED * results * size * _WRITTEN / (bandwidth / gpu.multiprocessors)
+    idle += c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0
+    sectors = _sectors(gemm, gpu, c)
+    touched = sectors * 32 / size if gemm.apart == 1 else 1.0 if phases > 1 else _APART
+    per_block = tiles / c["BLOCKS"] if c["FIXUP"] == "stream" else 1.0
+    own = mine * per_block * _in_turns(at_once, idle, busy)
+    blocks = ceil(tiles / gpu.multiprocessors)
+    shared = blocks * (warps * steps * waves + results / phases * sectors * _SECTOR) * clock
+    writing = gemm.batch * gemm.m * gemm.n * size * (1 + _SCATTERED * (touched - 1)) * _WRITTEN / (_READ * bandwidth)
+    reading = gemm.gathered_bytes / (_READ * bandwidth)
+    cache = tiles * steps * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
+    hot = tiles * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if copies else 0.0
+    whole: float = _LAUNCH + _SPREAD * min(tiles / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
+    # Blocks that began together also store together: nothing overlaps with the writing but their own next loads.
+    whole += _longest(_SOFT_PIXELS, own, shared, reading + writing, cache, hot) + writing
+    return float(whole + _STREAM * (c["FIXUP"] == "stream")) * 1e-6
+
+
+def _in_turns(blocks: int, idle: float, busy: Callable[[int], float]) -> float:
+    """The mean time from one block's end to the next one's: each is idle for a while and then at work, beside others.
+
+    The states of a closed queue: the chance that n are at work follows from that for n - 1.
+    """
+    chance, total, done = 1.0, 1.0, 0.0
+    for working in range(1, blocks + 1):
+        chance *= (blocks - working + 1) / idle * busy(working)
+        total += chance
+        done += chance / busy(working)
+    return total / done
+
+
+def _slot(gemm: Gemm, gpu: Gpu) -> tuple[float, float]:
+    """Microseconds in which a multiprocessor issues one instruction of a warp, and those of a clock."""
+    # A warp's multiply-add in the sums' format takes a quarter of a clock on an H200.
+    slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
+    return slot, 4 * slot if gpu.warp == 32 else 1 / _CLOCK
 
 
 def _lines(gemm: Gemm, c: Config) -> Any:
@@ -156,6 +224,8 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
         waves += count * (_WAVE_K if inner else _WAVE_ROW if run * size == WIDEST else 1.0)
     loads, copies = sum(_loads(c)), c["COPY"] == "async"
     moves = loads * _COPY if copies else loads * _LOAD + _puts(gemm, c) * _PUT
+    if isinstance(gemm, GatheredGemm):
+        moves += _gathering(gemm, c)
     multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
     if size == 1 and c["INNER_A"] == c["INNER_B"] == "k":
         multiply *= _FOUR_AT_ONCE
@@ -167,6 +237,18 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
         _BANK * same * put if transposed else 0.0 if copies else _BANK * put for put, transposed in _placed(gemm, c)
     )
     return multiply + fragments * _FRAGMENT + moves + _STEP, waves + loads * _MOVE
+
+
+def _gathering(gemm: GatheredGemm, c: Config) -> float:
+    """Additional instructions of a step, for loads of pixels instead of lines of a matrix."""
+    copies, loads, threads = c["COPY"] == "async", _loads(c)[1], _threads(c)
+    pixels = max(1, c["BN"] // c["LOAD_B"] // threads)  # of a thread, in each line
+    each = _PIXELS - _COPY if copies else _PIXELS_LOADED - _LOAD
+    if gemm.channels % c["BK"] == 0:  # all lines of a step belong to one tap
+        looking = pixels * gemm.guarded * _PADDED
+    else:
+        looking = loads / pixels * (_ENTRY if copies else _ENTRY_LOADED) + loads * gemm.guarded * _PADDED
+    return float(loads * each + looking + _STEP_PIXELS - _STEP)
 
 
 def _asked_of_one(gemm: Gemm, c: Config) -> Any:
@@ -232,6 +314,8 @@ def _uneven(gemm: Gemm, c: Config) -> int:
     threads, along_k = _threads(c), {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
     for side, rows in (("A", c["BM"]), ("B", c["BN"])):
         width, line = c[f"LOAD_{side}"], c["BK"] if along_k[side] else rows
+        if side == "B" and isinstance(gemm, GatheredGemm):
+            return int(c["BK"] % max(1, threads // (line // width)) > 0)
         if rows * c["BK"] // width % threads or threads % (line // width):
             return 1
     return 0

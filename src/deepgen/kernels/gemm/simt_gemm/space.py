@@ -28,6 +28,8 @@ class GatheredGemm(Gemm):
     gathered_bytes: int = 0
     gathered_run: int = 1
     apart: int = 1  # neighbours of a row of C, in memory
+    channels: int = 1  # lines of K that belong to one tap
+    guarded: int = 0  # dimensions in which a tap may fall outside the image
 
 
 @dataclass(frozen=True)
