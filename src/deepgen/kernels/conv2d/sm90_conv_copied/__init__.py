@@ -25,7 +25,7 @@ _INNER = Sm90Conv()
 _THREADS, _CHUNK, _SIDE = 256, 8, 64  # as in copies.h
 _SIZE = 2  # bytes of an element
 _COPIES = {"x": "images", "weight": "filters", "y": "result"}
-_MATRIX_BYTES = 32  # of channels per product of matrix units: others are no work for kernels by rules
+_MATRIX_BYTES, _FILTERS = 32, 16  # channels and filters per product of matrix units: others are no work for rules
 _ENOUGH, _FOR_A_COPY = 2e8, 100  # products that take longer than launches, and products per copied element
 _LAUNCH = 1.5e-6  # of an additional step
 _RATE = 0.6  # share of the memory's bandwidth that copies reach
@@ -49,7 +49,7 @@ class Sm90ConvCopied:
         """Kernels by rules read planes in place, but their tensor cores take whole products of channels only, and are
         then faster where there is less to multiply than to copy."""
         conv, _ = served(operator, target, Conv2d, Cuda)
-        if conv.layout == "nhwc" or conv.ci * _SIZE % _MATRIX_BYTES:
+        if conv.layout == "nhwc" or conv.ci * _SIZE % _MATRIX_BYTES or conv.co < _FILTERS:
             return Rank.SPECIALISED
         products = conv.n * conv.out_h * conv.out_w * conv.co * conv.reduced
         numbers = conv.n * (conv.h * conv.w * conv.ci + conv.out_h * conv.out_w * conv.co) + conv.co * conv.reduced

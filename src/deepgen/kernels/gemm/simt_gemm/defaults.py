@@ -32,7 +32,7 @@ _BLOCKS = (1, 2, 3, 4, 6, 8)  # per multiprocessor, for which the compiler is as
 _LEAST_PART, _MOST_ROUNDS = 32, 64
 _LEAST_STREAM = 256  # steps of K; AMD's wavefronts were never timed
 _DIVIDED = 60  # the best configs, which are also tried with other divisions of K
-_UNROLLED = 1024  # multiply-adds
+_UNROLLED, _UNROLLED_HIP = 1024, 512  # multiply-adds; clang loads the fragments of many steps ahead, and spills
 _MOST_SUMS = {32: 128, 64: 64}  # of a thread
 _SPARE = 16  # registers, so that the compiler does not spill
 
@@ -199,8 +199,9 @@ def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
     }  # fmt: skip
     group = group_k(config, bytes_of(gemm)[0])
     groups = way.bk // (group * way.split_u)
+    most_unrolled = _UNROLLED if cuda else _UNROLLED_HIP
     config["UNROLL"] = max(
-        n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= groups and n * group * way.tm * way.tn <= _UNROLLED)
+        n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= groups and n * group * way.tm * way.tn <= most_unrolled)
     )
     config["REG_PREFETCH"] = cuda and bytes_of(gemm)[2] == 4 and config["UNROLL"] > 1
     if cuda:  # AMD register files have a coarse granularity: asking for more wavefronts makes the compiler spill

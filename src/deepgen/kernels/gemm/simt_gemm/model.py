@@ -163,7 +163,7 @@ def _gathered_seconds(gemm: GatheredGemm, gpu: Gpu, c: Config) -> float:
     sectors = _sectors(gemm, gpu, c)
     touched = sectors * 32 / size if gemm.apart == 1 else 1.0 if phases > 1 else _APART
     per_block = tiles / c["BLOCKS"] if c["FIXUP"] == "stream" else 1.0
-    own = mine * per_block * _in_turns(at_once, idle, busy)
+    own = mine * per_block * _queued(at_once, idle, busy)
     blocks = ceil(tiles / gpu.multiprocessors)
     shared = blocks * (warps * steps * waves + results / phases * sectors * _SECTOR) * clock
     writing = gemm.batch * gemm.m * gemm.n * size * (1 + _SCATTERED * (touched - 1)) * _WRITTEN / (_READ * bandwidth)
@@ -176,7 +176,7 @@ def _gathered_seconds(gemm: GatheredGemm, gpu: Gpu, c: Config) -> float:
     return float(whole + _STREAM * (c["FIXUP"] == "stream")) * 1e-6
 
 
-def _in_turns(blocks: int, idle: float, busy: Callable[[int], float]) -> float:
+def _queued(blocks: int, idle: float, busy: Callable[[int], float]) -> float:
     """The mean time from one block's end to the next one's: each is idle for a while and then at work, beside others.
 
     The states of a closed queue: the chance that n are at work follows from that for n - 1.
