@@ -79,6 +79,12 @@ def test_rows_of_constants_have_a_schedule() -> None:
     assert isinstance(gpu, Gpu) and case(7, 193, gpu) is not None
 
 
+def test_sums_over_axes_that_nothing_is_read_along_have_a_schedule() -> None:
+    """There is no tensor in which to fuse the axes: the rules once looked for one forever."""
+    gpu = targets.resolve("cuda:sm_90a")
+    assert isinstance(gpu, Gpu) and case(48, 257, gpu) is not None
+
+
 def test_what_a_sum_is_padded_with_for_its_reader_has_a_schedule() -> None:
     """A cached sum whose only reader pads it: the rules once cached the copy, and the copy of the copy."""
     host = targets.resolve("cpu")

@@ -137,7 +137,7 @@ def with_joined(expression: Expression, reductions: bool = False) -> Expression:
         for first, second in zip(stage.reduced, stage.reduced[1:], strict=False) if reductions else ():
             begun = _reading(expression, stage, first, second)
             together = None if None in begun else _together(expression, [one for one in begun if one], reductions)
-            if together is not None:
+            if together:  # if not empty: a sum of what does not depend on these axes reads nothing along them
                 return with_joined(_joined(expression, together), reductions)
     return expression
 
