@@ -1,11 +1,11 @@
 """Are our convolutions ahead on untuned layers? Networks' layers, and drawn ones, as in any_shape.
 
-    python benchmarks/any_conv.py --target cuda:native --seed 2 [--half 1] [--seconds 12:64] [--json FILE]
+    python benchmarks/any_conv.py --target cuda:native --seed 2 [--half 1 | --drawn] [--seconds 12:64] [--json FILE]
 
 Every distinct layer of ResNet-50, Inception v3 and VGG-16 in f16 nhwc at batch 16; `--half 0`, for development, runs
-every other one, and `--half 1` the rest. `--cases` (64) are drawn: half of them such layers, the others with free
-sizes, batch 1 to 64, both layouts, f16 and bf16, including depthwise ones. The times of networks are added up. On CPUs
-only the drawn ones run, of `--dtype` (f32, bf16, i8) and with less work.
+every other one, `--half 1` the rest, and `--drawn` none. `--cases` (64) are drawn: half of them such layers, the others
+with free sizes, batch 1 to 64, both layouts, f16 and bf16, including depthwise ones. The times of networks are added
+up. On CPUs only the drawn ones run, of `--dtype` (f32, bf16, i8) and with less work.
 """
 
 from __future__ import annotations
@@ -79,12 +79,13 @@ def sums(results: Sequence[Result]) -> list[tuple[object, ...]]:
 def main() -> int:
     words = words_of_all(__doc__)
     words.add_argument("--half", type=int, choices=(0, 1), help="of the networks' layers [all]")
+    words.add_argument("--drawn", action="store_true", help="no networks' layers")
     words.set_defaults(cases=64)
     options = words.options()
     layers: list[Conv2d] = list(dict.fromkeys(layer for each in networks().values() for layer in each))
     chosen = layers if options.half is None else layers[options.half :: 2]
     groups = {"layers": [case(layer, "layers") for layer in chosen], "drawn": drawn(options)}
-    if options.target == "cpu":
+    if options.target == "cpu" or options.drawn:
         del groups["layers"]
     results = measured(groups, options)
     print(table(("network", "seconds", "layers", "timed", "ms", "times as fast"), sums(results)))
