@@ -272,3 +272,17 @@ def test_a_power_of_a_knob_that_is_too_long_to_compute_is_refused(power: str) ->
     with pytest.raises(BadInput, match="too large"):
         space.require(parse(f"64 % (B * A**({power})) == 0"), "a power")
         space.count()
+
+
+@pytest.mark.parametrize("values", [[(0,) * 1000, 2], ["%0999d", 2]])
+@pytest.mark.parametrize("text", ["A * B < 5", "A % B < 5"])
+def test_texts_and_lists_are_not_numbers(values: list[int | str | tuple[int, ...]], text: str) -> None:
+    """Python would repeat them as often as a file says."""
+    space = Space("lists")
+    space.knob("A", values)
+    space.knob("B", [10**6, 2])
+    space.require(parse(text), "small")
+    with pytest.raises(BadInput, match="cannot be computed"):
+        space.count()
+    with pytest.raises(BadInput, match="cannot be computed"):
+        parse(text).evaluate({"A": values[0], "B": 10**6})

@@ -144,7 +144,10 @@ def apply(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
 
 
 def _number(array: Array) -> Array:
-    """Convert booleans to integers, because numpy adds booleans as an `or`."""
+    """Convert booleans to integers, because numpy adds booleans as an `or`. Texts and lists, which Python would repeat,
+    are refused."""
+    if array.dtype == object and any(isinstance(value, (str, tuple)) for value in array.flat):
+        raise TypeError("texts and lists are not numbers")
     return array.astype(np.int64) if array.dtype == np.bool_ else array
 
 

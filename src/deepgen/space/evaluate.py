@@ -27,6 +27,7 @@ class _Hole:
 
 
 _LONGEST_NUMBER = 1 << 16
+_SEQUENCES = (str, tuple)
 
 ABSENT: Final = _Hole("absent")
 UNDEFINED: Final = _Hole("undefined")
@@ -42,6 +43,20 @@ def _item(sequence: Any, place: Any) -> Any:
     return sequence[place]
 
 
+def _times(one: Any, other: Any) -> Any:
+    """A product of numbers: Python's would repeat a text or a tuple, and files may come from anywhere."""
+    if isinstance(one, _SEQUENCES) or isinstance(other, _SEQUENCES):
+        raise TypeError(f"{'texts' if str in (type(one), type(other)) else 'lists'} cannot be multiplied")
+    return one * other
+
+
+def _remainder(one: Any, other: Any) -> Any:
+    """Python's remainder of a text would be a text of any length."""
+    if isinstance(one, str):
+        raise TypeError("a text has no remainder")
+    return one % other
+
+
 def power(base: Any, exponent: Any) -> Any:
     """A power; raises if the number would be too long to compute, because files may come from anywhere."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _LONGEST_NUMBER:
@@ -52,10 +67,10 @@ def power(base: Any, exponent: Any) -> Any:
 STRICT: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
-    "*": operator.mul,
+    "*": _times,
     "/": operator.truediv,
     "//": operator.floordiv,
-    "%": operator.mod,
+    "%": _remainder,
     "**": power,
     "neg": operator.neg,
     "abs": operator.abs,
@@ -68,7 +83,7 @@ STRICT: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "ceil_div": _ceil_div,
-    "divides": lambda divisor, number: number % divisor == 0,
+    "divides": lambda divisor, number: _remainder(number, divisor) == 0,
     "item": _item,
     "position": lambda sequence, element: sequence.index(element),
 }

@@ -149,7 +149,7 @@ def store_metadata_file(metadata_filename: str | Path) -> None:
     """Write the environment of this machine's results."""
     about = {
         "operating_system": platform.system(),
-        "hardware": {"hardware_description": [platform.processor() or platform.machine()]},
+        "hardware": {"hardware_description": [platform.machine()]},
         "environment": {"device_query": {}, "requirements": [f"deepgen=={__version__}"]},
     }
     _write(with_suffix(metadata_filename), {"metadata": about, "schema_version": t4.VERSION})
