@@ -12,7 +12,8 @@ from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Sto
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Read, Select, Value, children, reads
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Read, Select, Value, children, reads, replaced
+from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import dtype
 
 
@@ -57,17 +58,31 @@ def limit_of(loop: For, condition: Index) -> Index | None:
 
 
 def edges(body: Stmt, _: Around) -> Stmt:
-    """A vector that is entirely inside is stored at once; only one at the edge tests each element."""
+    """A vector that is entirely inside is stored or added at once; only one at the edge tests each element."""
     body = with_children(body, lambda one: edges(one, _))
-    if not (isinstance(body, For) and body.kind == VECTOR and _plain(body.body)):
+    if not (isinstance(body, For) and body.kind == VECTOR):
         return body
-    guard = body.body
-    if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guard.conditions):
+    asked, inner = (body.body.conditions, body.body.then) if _plain(body.body) else ((), body.body)
+    chosen = _at_end(body.variable, inner)
+    guards = (*asked, *(c for _, some in chosen for c in some))
+    if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guards):
         return body
-    if all(_all_or_none(body, condition) for condition in guard.conditions):
+    if all(_all_or_none(body, condition) for condition in guards):
         return body  # tested once in any case
-    last = tuple(condition.substitute({body.variable: body.extent - 1}) for condition in guard.conditions)
-    return If(last, replace(body, body=guard.then), body)
+    last = tuple(dict.fromkeys(condition.substitute({body.variable: body.extent - 1}) for condition in guards))
+    if isinstance(inner, Store):
+        for select, _ in chosen:
+            inner = replace(inner, value=replaced(inner.value, select, select.then))
+    return If(last, replace(body, body=inner), body)
+
+
+def _at_end(variable: str, body: Stmt) -> list[tuple[Select, tuple[Index, ...]]]:
+    """The choices between an element to add and none, past the end of a part: of elements one after the other."""
+    if not isinstance(body, Store) or body.reduce is None:
+        return []
+    selects = [node for node in walk_value(body.value) if isinstance(node, Select)]
+    found = [(select, conditions(select.condition) or ()) for select in selects]
+    return [(one, some) for one, some in found if some and all(c.step(variable) == -1 for c in some)]
 
 
 def _all_or_none(loop: For, condition: Index) -> bool:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
-from deepgen.operators.expr.index import Quotient, Remainder, iterator
-from deepgen.operators.expr.nodes import Binary, Cast, Expression, Read, Stage, Value, reads, with_reads
+from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Cast,
+    Expression,
+    Read,
+    Stage,
+    Value,
+    reads,
+    substituted,
+    with_reads,
+)
 from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers
@@ -21,13 +32,15 @@ _OFTEN = 16  # reads per element above which storing it is better
 class StageGroup:
     """`last` is stored. `sums` are reductions that are computed with it: one that it reads elementwise, or those of its
     rows, in order of computation; `once` are elements of rows that several of these read. If `spread` is set, that
-    stage stores `last`, in other places."""
+    stage stores `last`, in other places. `across`: the axes of `last` that say which row it is of, if these are not its
+    first, as the channels of a batch norm."""
 
     last: Stage
     sums: tuple[Stage, ...] = ()
     rows: bool = False
     spread: Stage | None = None
     once: tuple[Stage, ...] = ()
+    across: tuple[str, ...] = ()
 
     @property
     def stored(self) -> Stage:
@@ -100,6 +113,41 @@ def _cast(name: str, of: str) -> Callable[[Read], Value]:
 def with_operands(stage: Stage, like: Stage) -> Stage:
     """A stage with the operands that it had before these were copied."""
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
+
+
+def with_ones(expression: Expression) -> Expression:
+    """The expression without reductions of a single element, and with what depends on a single number in the places of
+    rows: a stage that reads it has an axis for it."""
+    stages = [_without_one(stage) for stage in expression.stages]
+    shapes = {stage.name: stage.shape for stage in stages}
+
+    def along(stage: Stage) -> Callable[[Read], Value]:
+        def read_along(read: Read) -> Value:
+            ones = zip(read.indices, shapes.get(read.tensor, ()), stage.axes, strict=False)
+            first = [iterator(own.name) if (at, size, own.extent) == (Index(), 1, 1) else at for at, size, own in ones]
+            return replace(read, indices=(*first, *read.indices[len(first) :]))
+
+        return read_along
+
+    stages = [_as_row(expression, stage) for stage in stages]
+    return replace(expression, stages=tuple(replace(one, value=with_reads(one.value, along(one))) for one in stages))
+
+
+def _without_one(stage: Stage) -> Stage:
+    ones = {axis.name: 0 for axis in stage.reduced}
+    alone = prod(axis.extent for axis in stage.reduced) == 1 and stage.reduce is not None
+    if not alone or (stage.scan and next(axis for axis in stage.axes if axis.name == stage.scan).extent > 1):
+        return stage
+    return Stage(stage.name, stage.axes, substituted(stage.value, ones))
+
+
+def _as_row(expression: Expression, stage: Stage) -> Stage:
+    """A result of one dimension that depends on single numbers, as a row of a matrix with one row."""
+    single = {one.name for one in expression.stages if prod(one.shape) == 1}
+    last = stage.reduce is None and stage.name in expression.outputs and not facts.readers(expression, stage.name)
+    if len(stage.axes) != 1 or stage.shape == (1,) or not last or not single & {r.tensor for r in reads(stage.value)}:
+        return stage
+    return replace(stage, axes=(Axis(f"{stage.axes[0].name}.row", 1), *stage.axes))
 
 
 def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
@@ -231,35 +279,54 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: 
         return None
     stages: list[Stage] = []
     waiting = _read_reductions(expression, stage, once)
+    across = _across(stage, waiting)
     while waiting:
         one = waiting.pop()
         if one in stages or (stage.reduce is None and len(one.axes) == len(stage.axes) and _is_product(one)):
             continue
         readers = facts.readers(expression, one.name)
-        rows = [axis.extent for axis in one.axes] == [axis.extent for axis in stage.axes[: len(one.axes)]]
+        own = across or tuple(axis.name for axis in stage.axes[: len(one.axes)])
+        rows = [axis.extent for axis in one.axes] == [axis.extent for axis in stage.axes if axis.name in own]
         inside = all(r == stage or r.name in {f.name for f in stages} | {w.name for w in waiting} for r in readers)
         plain = all(
             [facts.plain(i) for i in read.indices]
-            == [axis.name for axis in (*reader.axes, *reader.reduced)[: len(one.axes)]]
+            == (
+                [*own]
+                if reader == stage and stage.reduce is None
+                else [axis.name for axis in (*reader.axes, *reader.reduced)[: len(one.axes)]]
+            )
             for reader in readers
             for read in facts.reads_of(reader, one.name)
         )
         whole = stage.reduce is None or len(one.axes) == len(stage.axes)
         if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain and whole):
             return None
+        if across and (one.reduce is None or not _along_rows(one)):
+            return None
         stages.append(one)
         waiting += _read_reductions(expression, one, once)
     order = [one for one in expression.stages if one in stages]
     sums = tuple(one for one in order if one.reduce is not None)
     elements = tuple(one for one in order if one.reduce is None)
-    return StageGroup(stage, sums, rows=True, once=elements) if sums else None
+    return StageGroup(stage, sums, rows=True, once=elements, across=across) if sums else None
+
+
+def _across(stage: Stage, sums: Sequence[Stage]) -> tuple[str, ...]:
+    """The axes by which a stage reads its reductions, if they are not its first ones."""
+    own, names = [axis.name for axis in stage.axes], {one.name for one in sums}
+    places = {tuple(facts.plain(i) or "" for i in read.indices) for read in reads(stage.value) if read.tensor in names}
+    found = next(iter(places)) if len(places) == 1 and stage.reduce is None else ()
+    in_order = [*found] == [name for name in own if name in found]
+    return found if in_order and [*found] != own[: len(found)] else ()
 
 
 def _along_rows(stage: Stage) -> bool:
     """Whether it reduces contiguous elements."""
     over = {axis.name for axis in stage.reduced}
-    last = [read.indices[-1] for read in reads(stage.value) if len(read.indices) > len(stage.axes)]
-    return not stage.scan and bool(last) and all(index.iterators & over for index in last)
+    least = len(stage.axes) if prod(stage.shape) > 1 else 0  # dimensions of what has one element for each result
+    several = [read for read in reads(stage.value) if len(read.indices) > least]
+    along = [read for read in several if any(index.iterators & over for index in read.indices)]
+    return not stage.scan and bool(along) and all(read.indices[-1].iterators & over for read in along)
 
 
 def _read_reductions(expression: Expression, stage: Stage, also: Set[str] = frozenset()) -> list[Stage]:

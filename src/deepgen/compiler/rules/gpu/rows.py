@@ -28,6 +28,7 @@ _LEAST_ROWS, _LEAST_PART = 32, 4096  # least rows of a column, and least element
 _MOST_PARTS = 1024
 _TEAMS, _TEAM_COLUMNS, _SECTOR = 8, 64, 32  # threads per column of a block, its columns, and bytes of memory's sectors
 _LEAST_OF_ROWS = 8  # parts, if a single launch could reduce and store whole rows
+_LONGEST_AT_ONCE = 1 << 17  # elements of a row that is reduced again and again, which one block does in one launch
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
 
@@ -233,12 +234,17 @@ def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | s
     if not sums or any(stage.scan or not stage.axes or shareable(stage) for stage in sums):
         return "it has no reductions, or reads their elements more than once"
     several = any(group.rows for group in groups(plain))  # rows are read again after they are reduced
+    if several and max(map(_extent, sums)) < _LONGEST_AT_ONCE:
+        return "a block reduces a row faster than several launches do"
     wanted = {stage.name: n for stage in sums if (n := _wanted_parts(stage, gpu)) >= (_LEAST_OF_ROWS if several else 2)}
     if not wanted:
         return "there is work for all multiprocessors, or its reductions are short"
-    by_name = {stage.name: longest(stage).extent for stage in sums}
-    return [{name: _even(by_name[name], n // by) for name, n in wanted.items() if n // by >= 2} for by in (1, 4)
-            if any(n // by >= 2 for n in wanted.values())]  # fmt: skip
+    by_name = {stage.name: stage for stage in sums}
+    return [
+        {name: _even(by_name[name], n // by) for name, n in wanted.items() if n // by >= 2}
+        for by in (1, 4)
+        if any(n // by >= 2 for n in wanted.values())
+    ]
 
 
 def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
@@ -254,10 +260,16 @@ def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
     return 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
 
 
-def _even(extent: int, parts: int) -> int:
-    """This number of parts, or a similar number that divides the extent evenly: uneven parts need guards."""
-    near = [n for n in range(-(-2 * parts // 3), 4 * parts // 3 + 1) if extent % n == 0]
-    return min(near, key=lambda n: abs(n - parts), default=parts)
+def _even(stage: Stage, parts: int) -> int:
+    """This number of parts, or a similar number: of parts along rows whose runs of elements are aligned, of others that
+    divide the extent evenly, as uneven parts need guards."""
+    extent = longest(stage).extent
+    near = range(-(-2 * parts // 3), 4 * parts // 3 + 1)
+    even = [n for n in near if extent % n == 0]
+    if why_no_columns(stage) is not None:
+        aligned = [n for n in near if -(-extent // n) % WIDEST == 0 and -(-extent // n) * (n - 1) < extent]
+        even = [n for n in aligned if n in even] or aligned or even
+    return min(even, key=lambda n: abs(n - parts), default=parts)
 
 
 def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
@@ -266,26 +278,38 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
     plan.names += ("kept",) if kept else ("rows",)
     reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
     row = (*group.sums, *group.once, out)
-    readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in kept}
+    early = _early(plan, group, kept)
+    readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in (*kept, *early)}
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
     longest, count = max(_extent(stage) for stage in reductions), _rows(out, group)
     each_usual = _usual_run(reductions, longest)
+    if count > 1:  # runs that no row begins in the middle of are loaded at once
+        each_usual = min(each_usual, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     usual = _usual_team(longest, each_usual, kept) if kept or not group.rows or longest <= _LONG_ROW else _MOST_THREADS
-    team = plan.knob("team", powers(min(_MOST_THREADS, longest), 2), usual)
-    several = [n for n in powers(64) if n <= count]
-    most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS
+    least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
+    if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
+        usual = 1
+    while usual * each_usual < longest and usual < _MOST_THREADS // 2:
+        if 2 * usual * count > plan.target.multiprocessors * _MOST_THREADS:
+            break
+        usual *= 2
+    team = plan.knob("team", powers(min(_MOST_THREADS, longest), least), usual)
+    several = [n for n in powers(256 if least == 1 else 64) if n <= count]
+    most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS * (2 if least == 1 else 1)
     enough = [n for n in several if n * usual <= most and count // n >= plan.target.multiprocessors * _BLOCKS]
     beside = plan.knob("rows", several, max(enough, default=1))
     each = plan.knob("each", (1, 2, 4, 8), each_usual)
     plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, beside]))
     own = [a.name for a in out.axes]
-    rows = own if not group.rows else own[: len(group.sums[0].axes)]
+    rows = [*group.across] or (own if not group.rows else own[: len(group.sums[0].axes)])
     if not rows:
         if out.reduce is not None:
             _shared_out(plan, out, team, each)
         return
-    columns = own[len(rows) :]
+    columns = [name for name in own if name not in rows]
+    if group.across:
+        plan.reorder(out.name, (*rows, *columns))
     block, by_y = plan.deal(out.name, rows, ("thread.y", beside))
     plan.annotate(out.name, "block.x", block)
     if columns:
@@ -293,10 +317,10 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
     if out.reduce is not None:
         _shared_out(plan, out, team, each)
     last = len(rows)
-    own_places = (s.LayoutPlace[s.Number](last, 1, text(each)), s.LayoutPlace(last, text(each), text(team)))
-    order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places)
 
-    def keep(name: str, along: str) -> None:
+    def keep(name: str, along: str, last: int = last) -> None:
+        own_places = (s.LayoutPlace[s.Number](last, 1, text(each)), s.LayoutPlace(last, text(each), text(team)))
+        order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places)
         plan.step(s.SetScope(name, "warp"), s.Layout(name, order), s.ComputeAt(name, out.name, by_y))
         plan.deal(name, [along], ("thread.x", team), ("vector", each))
 
@@ -308,12 +332,26 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
         _shared_out(plan, stage, team, each)
     rounds = covered(longest, times([team, each]))
     if kept:
-        words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in kept)
+        words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in (*kept, *early))
         held = plus([times([words, rounds, each]), _BESIDE_KEPT])
         plan.require(times([team, beside, held]) <= plan.target.registers_per_sm, "rows fit in registers")
         plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
     for tensor in kept:
         keep(f"{tensor}.row", f"a{last}")
+    for tensor in early:
+        keep(f"{tensor}.row", "a0", 0)
+
+
+def _early(plan: Plan, group: StageGroup, kept: Sequence[str]) -> list[str]:
+    """Tensors of one number a column, such as weights, that short rows load before they are reduced: a wait less."""
+    out = group.last
+    columns = kept and out.reduce is None and len(out.axes) > len(group.sums[0].axes)
+    if not columns or out.axes[-1].extent > _MEDIUM_ROW:
+        return []
+    alone = [read for read in reads(out.value) if [facts.plain(index) for index in read.indices] == [out.axes[-1].name]]
+    elsewhere = {read.tensor for stage in (*group.sums, *group.once) for read in reads(stage.value)}
+    inputs = {tensor.name for tensor in plan.expression.tensors} - elsewhere
+    return [*dict.fromkeys(read.tensor for read in alone if read.tensor in inputs)]
 
 
 def _kept(group: StageGroup) -> list[str]:
@@ -323,7 +361,7 @@ def _kept(group: StageGroup) -> list[str]:
     ):
         return []
     rows = len(group.sums[0].axes)
-    if not rows or len(group.last.axes) > rows + 1:
+    if not rows or len(group.last.axes) > rows + 1 or group.across:
         return []
     readers: dict[str, set[str]] = {}
     elsewhere = {stage.name for stage in group.once}
@@ -345,6 +383,8 @@ def _extent(stage: Stage) -> int:
 
 
 def _rows(out: Stage, group: StageGroup) -> int:
+    if group.across:
+        return prod(axis.extent for axis in out.axes if axis.name in group.across)
     return prod(axis.extent for axis in out.axes[: len(group.sums[0].axes) if group.rows else None])
 
 
@@ -360,6 +400,12 @@ def _streams(stage: Stage) -> list[Read]:
     """The reads along the reduced axes: others are one number per row."""
     over, every = {axis.name for axis in stage.reduced}, reads(stage.value)
     return [read for read in every if any(index.iterators & over for index in read.indices)] or [*every]
+
+
+def _aligned(plan: Plan, stage: Stage, read: Read) -> int:
+    """The longest run of elements, a power of two, that divides all distances but those within a row."""
+    apart = [facts.stride(plan.expression, read, a.name) or 0 for a in (*stage.axes, *stage.reduced) if a.extent > 1]
+    return min((step & -step for step in map(abs, apart) if step > 1), default=WIDEST)
 
 
 def _usual_team(longest: int, each: int, kept: Sequence[str] = ()) -> int:
