@@ -283,20 +283,20 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
     longest, count = max(_extent(stage) for stage in reductions), _rows(out, group)
     each_usual = _usual_run(reductions, longest)
-    if count > 1:  # runs that no row begins in the middle of are loaded at once
+    if count > 1 and (kept or group.rows):  # runs that no row begins in the middle of are loaded at once
         each_usual = min(each_usual, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     usual = _usual_team(longest, each_usual, kept) if kept or not group.rows or longest <= _LONG_ROW else _MOST_THREADS
     least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
     if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
         usual = 1
-    while usual * each_usual < longest and usual < _MOST_THREADS // 2:
-        if 2 * usual * count > plan.target.multiprocessors * _MOST_THREADS:
-            break
-        usual *= 2
+    room = plan.target.multiprocessors * _MOST_THREADS // count
+    while least == 2 and usual * each_usual < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
+        usual *= 2  # there are few rows: with more threads for each, none waits for a second load
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), least), usual)
     several = [n for n in powers(256 if least == 1 else 64) if n <= count]
     most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS * (2 if least == 1 else 1)
-    enough = [n for n in several if n * usual <= most and count // n >= plan.target.multiprocessors * _BLOCKS]
+    blocks = plan.target.multiprocessors * _BLOCKS
+    enough = [n for n in several if n * usual <= (most if count // n >= blocks else plan.target.warp)]
     beside = plan.knob("rows", several, max(enough, default=1))
     each = plan.knob("each", (1, 2, 4, 8), each_usual)
     plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")

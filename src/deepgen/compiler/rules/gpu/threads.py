@@ -202,6 +202,8 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     count = prod(out.shape)
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
     run = WIDEST // dtype(out.dtype).bytes  # if rows start within a vector, this many loads are in flight
+    while run > 1 and count // run < plan.target.multiprocessors * _USUAL_THREADS:
+        run //= 2  # of few elements each has a thread: the sooner they are done
     each = plan.knob(f"{out.name}_each", powers(2 * run), run)
     blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
@@ -279,15 +281,17 @@ def _sizes(
         run = max(1, min(run, prod(a.extent for a in free) // (plan.target.multiprocessors * STREAMS)))
     wide = free[-1] if free else None
     room = _USUAL_THREADS
+    alone = sums is not None and not tile and prod(out.shape) <= plan.target.multiprocessors * 4 * STREAMS
+    shared = sums is not None and shareable(sums)
     for n, axis in enumerate(reversed(free)):
         last = axis == wide
         several = [k for k in powers(_MOST_INNER) if k <= axis.extent] if last or sums is not None else [1]
         most = run if last else _neighbours(n, len(free)) if sums is not None else 1
         each = max((k for k in several if axis.extent % k == 0 and k <= most), default=1)
-        each = tile[axis.name][0] if tile else each
+        each = tile[axis.name][0] if tile else 1 if alone else each
         inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
         covering = _power_below(max(1, axis.extent // each))
-        usual = min(covering, room, 16 if sums is not None else room)
+        usual = min(covering, room, 16 if shared else room)
         while n and usual > 1 and axis.extent % (usual * each):
             usual //= 2
         if not tile and n == len(free) - 1 and sums is not None and _USUAL_THREADS // room * usual < _FEW_THREADS:
