@@ -127,6 +127,27 @@ def layer_norm(rows: int, cols: int) -> Expression:
     )
 
 
+def batch_norm(shape: tuple[int, int, int, int], dtype: str = "f32") -> Expression:
+    images, channels, height, width = shape
+    x, gain = dg.tensor("x", shape, dtype), dg.tensor("gain", (channels,))
+    over = [dg.reduce_axis(name, extent) for name, extent in zip("nhw", (images, height, width), strict=True)]
+    n, h, w = over
+    count = images * height * width
+    mean = dg.compute("mean", (channels,), lambda c: dg.sum(x[n, c, h, w].cast("f32"), *over) / count)
+
+    def away(c: Element) -> Element:
+        return x[n, c, h, w].cast("f32") - mean[c]
+
+    spread = dg.compute("spread", (channels,), lambda c: dg.sum(away(c) * away(c), *over) / count)
+    return dg.expression(
+        dg.compute(
+            "y",
+            shape,
+            lambda i, c, j, k: ((x[i, c, j, k].cast("f32") - mean[c]) * dg.rsqrt(spread[c] + 1e-5) * gain[c]).cast(dtype),
+        )
+    )
+
+
 def scan(shape: tuple[int, ...], axis: int, dtype: str = "f32", op: str = "sum") -> Expression:
     x = dg.tensor("x", shape, dtype)
     return dg.expression(dg.scan("y", shape, lambda *at: x[at], axis=axis, op=op))

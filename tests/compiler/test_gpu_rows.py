@@ -109,3 +109,41 @@ def test_parts_of_columns_that_are_many_are_added_in_one_way() -> None:
     """Hundreds of parts could be shared by threads of a block as well."""
     for expression in (cases.columns(1, 400_000, 33), cases.columns(1, 1 << 20, 40)):
         assert gpu_sketches(expression, H200)
+
+
+@emulated
+def test_rows_of_any_kind_need_one_launch(tmp_path: Path) -> None:
+    line, over = dg.tensor("x", (77,)), dg.reduce_axis("r", 77)
+    mean = dg.compute("mean", (1,), lambda _: dg.sum(line[over], over) / 77)
+    away = dg.compute("away", (1,), lambda _: dg.sum((line[over] - mean[0]) * (line[over] - mean[0]), over))
+    most = dg.compute("most", (1,), lambda _: dg.max(line[over], over))
+    kinds = {
+        "one number": dg.expression(dg.compute("y", (1,), lambda _: (away[0] / 77).cast("bf16"))),
+        "one row": dg.expression(dg.compute("y", (77,), lambda i: dg.exp(line[i] - most[0]))),
+        "channels": cases.batch_norm((3, 5, 7, 9)),
+        "channels of runs": cases.batch_norm((2, 3, 4, 16), "bf16"),
+        "one image": cases.batch_norm((1, 4, 6, 5)),
+        "rows of one": cases.softmax(70, 1),
+        "rows of three": cases.softmax(20_000, 3),
+        "pairs": cases.layer_norm(20_000, 2),
+        "odd rows": cases.layer_norm(40, 133),
+    }
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 1, name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: True), tmp_path / "all")
+
+
+@emulated
+def test_parts_of_an_odd_length_are_read_in_runs(tmp_path: Path) -> None:
+    """All but the last elements of the last part are: one by one, two-byte numbers take four times as long."""
+    x, over = dg.tensor("x", (1_000_003,), "f16"), dg.reduce_axis("r", 1_000_003)
+    total = dg.compute("total", (1,), lambda _: dg.sum(x[over].cast("f32"), over))
+    expression = dg.expression(dg.compute("y", (1,), lambda _: total[0] / 1_000_003))
+    (sketch, *_) = gpu_sketches(expression, H200)
+    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+    loops = [s for s in walk(program.launches[0].body) if isinstance(s, For) and s.kind == "vector"]
+    assert "split" in sketch.name and {s.extent for s in loops} == {8}
+    (tmp_path / "all").mkdir()
+    right(lowered({"all": expression}, H200, lambda one: one.name == sketch.name), tmp_path / "all")

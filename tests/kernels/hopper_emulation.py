@@ -111,7 +111,7 @@ def run(kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "
     """How the kernel's output compares with the exact one."""
     inputs = operator.inputs(1, probe)
     shapes = {t.name: t for t in operator.tensors()}
-    tensors = {name: np.array(inputs[name]) if name in inputs else _blank(t) for name, t in shapes.items()}
+    tensors = {name: np.array(inputs[name], order="C") if name in inputs else _blank(t) for name, t in shapes.items()}
     scalars = {**operator.scalars()}
     (step,) = kernel.plan.steps
     kept: list[Any] = []

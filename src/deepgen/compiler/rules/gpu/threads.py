@@ -281,7 +281,8 @@ def _sizes(
         run = max(1, min(run, prod(a.extent for a in free) // (plan.target.multiprocessors * STREAMS)))
     wide = free[-1] if free else None
     room = _USUAL_THREADS
-    alone = sums is not None and not tile and prod(out.shape) <= plan.target.multiprocessors * 4 * STREAMS
+    few = prod(out.shape) <= plan.target.multiprocessors * 4 * STREAMS
+    alone = few and sums is not None and len(operands(sums)) == 1  # a thread each: guards of tiles take longer
     shared = sums is not None and shareable(sums)
     for n, axis in enumerate(reversed(free)):
         last = axis == wide
