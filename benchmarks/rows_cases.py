@@ -283,7 +283,9 @@ def torch_call(torch: Any, case: Case) -> Callable[..., Any]:
         "batch_norm": lambda x, w, b: f.batch_norm(x, None, None, w, b, training=True),
         "group_norm": lambda x, w, b: f.group_norm(x.flatten(1, 2), shape[1], w.flatten(), b.flatten()),
         "instance_norm": lambda x, w, b: f.instance_norm(x, weight=w, bias=b),
-        "cumsum": lambda x: torch.cumsum(x, axes[0]), "permute": lambda x: x.permute(axes).contiguous(),
+        "cumsum": lambda x: torch.cumsum(x, axes[0]),
+        # A clone: a permutation that moves nothing would return its input.
+        "permute": lambda x: torch.clone(x.permute(axes), memory_format=torch.contiguous_format),
         "max_pool": lambda x: f.max_pool2d(x, *axes), "avg_pool": lambda x: f.avg_pool2d(x, *axes),
     }  # fmt: skip
     return calls[case.kind]
