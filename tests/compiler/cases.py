@@ -139,13 +139,12 @@ def batch_norm(shape: tuple[int, int, int, int], dtype: str = "f32") -> Expressi
         return x[n, c, h, w].cast("f32") - mean[c]
 
     spread = dg.compute("spread", (channels,), lambda c: dg.sum(away(c) * away(c), *over) / count)
-    return dg.expression(
-        dg.compute(
-            "y",
-            shape,
-            lambda i, c, j, k: ((x[i, c, j, k].cast("f32") - mean[c]) * dg.rsqrt(spread[c] + 1e-5) * gain[c]).cast(dtype),
-        )
-    )
+
+    def normal(image: Element, c: Element, row: Element, column: Element) -> Element:
+        centered = x[image, c, row, column].cast("f32") - mean[c]
+        return (centered * dg.rsqrt(spread[c] + 1e-5) * gain[c]).cast(dtype)
+
+    return dg.expression(dg.compute("y", shape, normal))
 
 
 def scan(shape: tuple[int, ...], axis: int, dtype: str = "f32", op: str = "sum") -> Expression:

@@ -57,9 +57,9 @@ def limit_of(loop: For, condition: Index) -> Index | None:
     return (condition - iterator(loop.variable) * times) // -times + 1
 
 
-def edges(body: Stmt, _: Around) -> Stmt:
+def edges(body: Stmt, around: Around) -> Stmt:
     """A vector that is entirely inside is stored or added at once; only one at the edge tests each element."""
-    body = with_children(body, lambda one: edges(one, _))
+    body = with_children(body, lambda one: edges(one, around))
     if not (isinstance(body, For) and body.kind == VECTOR):
         return body
     asked, inner = (body.body.conditions, body.body.then) if _plain(body.body) else ((), body.body)

@@ -3,8 +3,22 @@ reused."""
 
 from __future__ import annotations
 
+from math import prod
+
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, Value, reads, walk
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Compare,
+    Expression,
+    Read,
+    Select,
+    Stage,
+    Unary,
+    Value,
+    reads,
+    walk,
+)
 
 _COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # functions that are not computed twice without need
 
@@ -12,6 +26,15 @@ _COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # functions th
 def is_summed(stage: Stage) -> bool:
     """Whether its elements are computed from many: it gets its own loops, before the stages that read it."""
     return stage.reduce is not None or stage.scan is not None
+
+
+def elements(stage: Stage) -> int:
+    """How many elements each result is reduced from."""
+    return prod(axis.extent for axis in stage.reduced)
+
+
+def longest(stage: Stage) -> Axis:
+    return max(stage.reduced, key=lambda axis: axis.extent)
 
 
 def readers(expression: Expression, name: str) -> tuple[Stage, ...]:

@@ -157,7 +157,7 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Row-Windows": f"{_ROOM}.gpu.windows:RowWindows",
         "Scan-Rows": f"{_ROOM}.gpu.scans:ScanRows",
         "Transposed": f"{_ROOM}.gpu.threads:Transposed",
-        "Columns": f"{_ROOM}.gpu.rows:Columns",
+        "Columns": f"{_ROOM}.gpu.columns:Columns",
         "Long-Rows": f"{_ROOM}.gpu.rows:LongRows",
         "Shared-Tiles": f"{_ROOM}.gpu.threads:SharedTiles",
         "Threads": f"{_ROOM}.gpu.threads:ByThreads",

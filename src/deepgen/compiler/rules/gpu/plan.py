@@ -20,6 +20,7 @@ from deepgen.targets import Gpu
 
 BORDER = "operands have a border of zeros: they are kept in shared memory, or in registers"
 WIDEST = 16  # bytes that a thread loads or stores at once
+LEAST_ROWS = 32  # of a column, for a thread or block that reduces a part of it
 
 
 @dataclass(frozen=True)

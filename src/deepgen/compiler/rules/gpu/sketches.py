@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
-from deepgen.compiler.rules.gpu import operands, rows, scans, tensor, threads, windows
+from deepgen.compiler.rules.gpu import columns, operands, parts, rows, scans, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
     MatrixContraction,
     adds_parts,
@@ -65,7 +65,7 @@ _Key: TypeAlias = tuple[bool, str]  # whether a rule that is not deepgen's own t
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The better ones first, except that those of a user's rules and of plug-ins come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
-    expression = rows.with_columns(with_places(with_ones(expression)))
+    expression = columns.with_columns(with_places(with_ones(expression)))
     joined = with_joined(expression, reductions=True)
     expression = joined if joined.tensors != expression.tensors else expression
     expression = with_flat_rows(expression)
@@ -189,7 +189,7 @@ def _plain_forms(base: Expression, lifted: set[str], gpu: Gpu, log: Log) -> Iter
 def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
     """Forms in which several blocks reduce parts of the same result, because there are few results."""
     _, plain = inlined(base)
-    ways = rows.parts_of_reductions(plain, gpu)
+    ways = parts.parts_of_reductions(plain, gpu)
     if isinstance(ways, str):
         log.append(RuleAnswer(base.outputs[-1], _SPLIT, ways))
         return
@@ -197,7 +197,7 @@ def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
         split = plain
         for name, count in counts.items():
             sums = plain.stage(name)
-            split = with_parts(split, sums, rows.longest(sums), count)
+            split = with_parts(split, sums, facts.longest(sums), count)
         yield Form(split, by=_SPLIT, facts=max(counts.values()))
 
 
@@ -342,7 +342,7 @@ class SplitSums:
         sums = plan.part.reduction
         assert sums is not None
         count = sums.reduced[0].extent
-        together = rows.ShortRows() if rows.why_no_columns(sums) else rows.Columns()
+        together = rows.ShortRows() if columns.why_no_columns(sums) else columns.Columns()
         way, *_ = (threads.ByThreads() if count <= _MOST_SERIAL else together).apply(plan, stage)
         way.names, way.suffix = plan.names, f"_split{plan.form.facts}"
         way.workspace += workspace_bytes(prod(sums.shape), count)
