@@ -81,8 +81,8 @@ def _at_end(variable: str, body: Stmt) -> list[tuple[Select, tuple[Index, ...]]]
     if not isinstance(body, Store) or body.reduce is None:
         return []
     selects = [node for node in walk_value(body.value) if isinstance(node, Select)]
-    found = [(select, conditions(select.condition) or ()) for select in selects]
-    return [(one, some) for one, some in found if some and all(c.step(variable) == -1 for c in some)]
+    asked = [(select, conditions(select.condition) or ()) for select in selects]
+    return [(one, some) for one, some in asked if some and all(c.step(variable) == -1 for c in some)]
 
 
 def _all_or_none(loop: For, condition: Index) -> bool:

@@ -315,9 +315,9 @@ def _across(stage: Stage, sums: Sequence[Stage]) -> tuple[str, ...]:
     """The axes by which a stage reads its reductions, if they are not its first ones."""
     own, names = [axis.name for axis in stage.axes], {one.name for one in sums}
     places = {tuple(facts.plain(i) or "" for i in read.indices) for read in reads(stage.value) if read.tensor in names}
-    found = next(iter(places)) if len(places) == 1 and stage.reduce is None else ()
-    in_order = [*found] == [name for name in own if name in found]
-    return found if in_order and [*found] != own[: len(found)] else ()
+    across = next(iter(places)) if len(places) == 1 and stage.reduce is None else ()
+    in_order = [*across] == [name for name in own if name in across]
+    return across if in_order and [*across] != own[: len(across)] else ()
 
 
 def _along_rows(stage: Stage) -> bool:
