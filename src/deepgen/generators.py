@@ -46,6 +46,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "mma_decode": f"{_KERNELS}.attention.mma_decode:MmaDecode",
         "sm90_attention": f"{_KERNELS}.attention.sm90_attention:Sm90Attention",
         "simt_attention": f"{_KERNELS}.attention.simt_attention:SimtAttention",
+        "c_grouped": f"{_KERNELS}.grouped_gemm.c_grouped:CGrouped",
+        "mma_grouped": f"{_KERNELS}.grouped_gemm.mma_grouped:MmaGrouped",
         "sm90_conv": f"{_KERNELS}.conv2d.sm90_conv:Sm90Conv",
         "sm90_conv_copied": f"{_KERNELS}.conv2d.sm90_conv_copied:Sm90ConvCopied",
         "sm90_pointwise": f"{_KERNELS}.conv2d.pointwise:Sm90Pointwise",

@@ -100,6 +100,14 @@ LENGTHS = (
     "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128 dtype=f32 lengths=true page=16",
     "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128 lengths=true page=64",
 )
+GROUPED = (
+    "grouped_gemm E=5 M=300 N=100 K=64 dtype=f32",
+    "grouped_gemm E=3 M=48 N=64 K=300 dtype=f32 layout=tn",
+    "grouped_gemm E=8 M=4096 N=4096 K=2048",
+    "grouped_gemm E=8 M=1024 N=512 K=768 dtype=f16 layout=nn",
+    "grouped_gemm E=4 M=512 N=1024 K=2000 layout=tn",
+    "grouped_gemm E=16 M=777 N=512 K=1024 dtype=f8e4m3 scales=column",
+)
 SOFTMAXES = (
     "softmax rows=9 cols=37",
     "softmax rows=512 cols=4096 dtype=bf16",
@@ -230,6 +238,8 @@ def cases() -> tuple[Case, ...]:
         *_crossed("x86_amx_attention", ATTENTIONS[1:], X86[-2:], 6),
         *_crossed("c_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), ("x86:avx2", "x86:avx512", *ARM), 4),
         *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
+        *_crossed("c_grouped", GROUPED[:2], ("x86:avx512", *ARM[:1], RISCV[1]), 4),
+        *_crossed("mma_grouped", GROUPED, CUDA[1:3], 5),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
         *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
         *(case for n in ("sm90", "mma", "simt") for case in _crossed(f"{n}_pointwise", POINTWISE, CUDA[1:3], 4)),

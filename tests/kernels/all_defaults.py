@@ -40,7 +40,12 @@ SIZES = {"k": 3, "H": 9, "W": 10, "D": 6, "L": 33, "CI": 8, "CO": 16, "C": 8, "N
 OTHERS = (24, 40)  # for sizes with other names, alternately
 PRODUCTS = ({"M": 40, "N": 24, "K": 40}, {"M": 8, "N": 256, "K": 1024, "layout": "nt"})
 ATTENTION = {"B": 2, "H": 4, "HK": 2, "SQ": 17, "SK": 40, "D": 16, "DV": 24}
-OWN: dict[str, tuple[dict[str, Any], ...]] = {"gemm": PRODUCTS, "attention": (ATTENTION, {**ATTENTION, "SQ": 1})}
+GROUPED = {"E": 3, "M": 50, "N": 24, "K": 40}
+OWN: dict[str, tuple[dict[str, Any], ...]] = {
+    "gemm": PRODUCTS,
+    "attention": (ATTENTION, {**ATTENTION, "SQ": 1}),
+    "grouped_gemm": (GROUPED, {**GROUPED, "layout": "tn"}),
+}
 ONES = ("stride", "dilation", "groups")
 # With special instructions, of which those on 16 bits are emulated.
 ON_HOPPER = ("sm90_gemm", "sm90_conv", "sm90_pointwise")

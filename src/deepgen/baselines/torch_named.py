@@ -44,6 +44,8 @@ def unfit(operator: Operator, *, packed: bool = False) -> str | None:
         return "torch has no single call for attention with lengths or pages"
     if operator.name == "attention" and words.get("bias") and words["causal"]:
         return "torch's attention is causal or has a bias, not both"
+    if words.get("scales", NONE) != NONE:
+        return f"torch has no {operator.name} with such scales"
     if words.get("causal") and words["SQ"] != words["SK"]:
         return "torch aligns the causal mask to the first key, not the last"
     return None
@@ -191,9 +193,34 @@ def _attention(torch: Any, words: Words, t: Tensors) -> NewResult:
     return NewResult(partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, **options), o.copy_)
 
 
+def _grouped_gemm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
+    """torch's own call where it has a kernel: bf16 on GPUs, with rows of whole 16 bytes. Else a loop over experts, for
+    which the host waits for the offsets."""
+    a, b, c, offsets = t["A"], t["B"], t["C"], t["offsets"]
+    gradient = words["layout"] == "tn"
+    left, right = a.mT if gradient else a, b.mT if words["layout"] == "nt" else b
+    whole = all(size * a.element_size() % 16 == 0 for size in (a.shape[-1], b.shape[-1], c.shape[-1]))
+    if a.is_cuda and words["dtype"] == "bf16" and whole and hasattr(torch, "_grouped_mm"):
+        return NewResult(partial(torch._grouped_mm, left, right, offs=offsets), c.copy_)
+
+    def looped() -> None:
+        begin = 0
+        for expert, end in enumerate(offsets.tolist()):
+            if gradient and end == begin:
+                c[expert].zero_()
+            elif gradient:
+                torch.mm(left[:, begin:end], right[begin:end], out=c[expert])
+            elif end > begin:
+                torch.mm(left[begin:end], right[expert], out=c[begin:end])
+            begin = end
+
+    return looped
+
+
 _CALLS: Mapping[str, _Call] = {
     "attention": _attention,
     "bmm": _bmm,
+    "grouped_gemm": _grouped_gemm,
     "gemv": lambda torch, words, t: partial(torch.mv, t["A"], t["x"], out=t["y"]),
     "scan": _scan,
     "mean": lambda torch, words, t: partial(torch.mean, t["x"], -1, out=t["y"]),

@@ -9,6 +9,7 @@ from deepgen.operators.attention import Attention, attention
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
+from deepgen.operators.grouped_gemm import GroupedGemm, grouped_gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
 from deepgen.operators.softmax import Softmax, softmax
@@ -24,6 +25,7 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "softmax": "deepgen.operators.softmax:Softmax",
         "conv2d": "deepgen.operators.conv2d:Conv2d",
         "attention": "deepgen.operators.attention:Attention",
+        "grouped_gemm": "deepgen.operators.grouped_gemm:GroupedGemm",
         "bmm": "deepgen.operators.named.products:Bmm",
         "gemv": "deepgen.operators.named.products:Gemv",
         "conv1d": "deepgen.operators.named.convolutions:Conv1d",
@@ -70,6 +72,7 @@ __all__ = [
     "Attention",
     "Conv2d",
     "Gemm",
+    "GroupedGemm",
     "Operator",
     "Param",
     "Recorded",
@@ -84,6 +87,7 @@ __all__ = [
     "conv2d",
     "from_json",
     "gemm",
+    "grouped_gemm",
     "is_built_in",
     "least_work",
     "record",

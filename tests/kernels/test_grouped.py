@@ -1,0 +1,72 @@
+"""Families of grouped GEMMs are right for any offsets: on this machine's CPU, or emulated."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import mma_emulation
+import numpy as np
+import pytest
+import simt_emulation as simt
+from kernel_runs import Runs
+
+from deepgen import generators, targets
+from deepgen.kernels.grouped_gemm.c_grouped import CGrouped
+from deepgen.kernels.grouped_gemm.mma_grouped import MmaGrouped
+from deepgen.operators import grouped_gemm
+from deepgen.operators.grouped_gemm import LAYOUTS
+
+HERE, CHIP = targets.resolve("cpu"), targets.resolve("cuda:sm_90a")
+emulated = pytest.mark.skipif(mma_emulation.COMPILER is None, reason=mma_emulation.NO_COMPILER)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_plain_c_is_right_on_every_probe_and_other_shapes(layout: str) -> None:
+    family, operator = CGrouped(), grouped_gemm(5, 131, 67, 59, dtype="f32", layout=layout)
+    (drawn,) = family.space(operator, HERE).sample(1, seed=zlib.crc32(layout.encode()))
+    for config in (family.default(operator, HERE), {**drawn, "THREADS": 2, "PARTITION": "m", "TASKS": 2}):
+        runs = Runs(family.emit(operator, HERE, config), HERE, "-O1")
+        others = (replace(operator, experts=1), replace(operator, experts=9, m=7, k=300), replace(operator, m=3, k=2))
+        assert [words for probe in operator.probes() if (words := runs.wrong(operator, probe))] == []
+        assert [words for other in others if (words := runs.wrong(other))] == []
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("dtype", "layout", "scales"),
+    [
+        ("bf16", "nt", "row"), ("bf16", "tn", "expert"), ("f16", "nn", "column"), ("tf32", "nt", "none"),
+        ("tf32", "tn", "none"), ("f8e4m3", "nt", "expert"), ("f8e5m2", "tn", "none"),
+    ],
+)  # fmt: skip
+def test_warp_wide_products_are_right_on_every_probe(dtype: str, layout: str, scales: str, tmp_path: Path) -> None:
+    family, operator = MmaGrouped(), grouped_gemm(5, 71, 41, 53, dtype=dtype, layout=layout, scales=scales)
+    small = family.space(operator, CHIP).restrict({"BM": [16, 32], "BN": [16, 32, 64]})
+    (config,) = small.sample(1, seed=zlib.crc32(f"{dtype} {layout}".encode()))
+    kernel = family.emit(operator, CHIP, config)
+    library = mma_emulation.build(kernel, tmp_path)
+    assert [words for probe in operator.probes() if (words := simt.wrong(kernel, library, operator, probe))] == []
+    others = (replace(operator, experts=1, m=70), replace(operator, experts=9, m=8, k=300))
+    assert [words for other in others if (words := simt.wrong(kernel, library, other))] == []
+
+
+@emulated
+def test_blocks_beyond_the_experts_rows_write_nothing(tmp_path: Path) -> None:
+    """The grid has a block for every tile that there could be; offsets may also end before the last row."""
+    family, operator = MmaGrouped(), grouped_gemm(4, 64, 32, 32)
+    kernel = family.emit(operator, CHIP, family.default(operator, CHIP))
+    library = mma_emulation.build(kernel, tmp_path)
+    inputs = operator.inputs(1)
+    for offsets in ([0, 0, 0, 0], [16, 16, 40, 40], [64, 80, 99, 2**31 - 1], [40, 20, -5, 48]):
+        tensors = {**inputs, "offsets": np.array(offsets, np.int32), "C": np.full((64, 32), 7, np.uint16)}
+        assert simt.steps(kernel, library, operator, tensors, {}) == ""
+        last = min(64, max(offsets))
+        assert (tensors["C"][last:] == 7).all() and (tensors["C"][:last] != 7).sum() >= 0.9 * 32 * last
+
+
+def test_families_come_in_the_order_of_their_speed() -> None:
+    operator = grouped_gemm(8, 4096, 4096, 2048)
+    assert [family.name for family in generators.serving(operator, targets.resolve("cuda:sm_80"))] == ["mma_grouped"]
+    assert generators.find(replace(operator, a="f32", c="f32"), HERE).name == "c_grouped"
