@@ -186,6 +186,14 @@ def test_many_trials_are_thinned_and_the_fastest_stay(tmp_path: Path, monkeypatc
     assert len(few) == 60 and [row["trial"] for row in few] == sorted(row["trial"] for row in few)
 
 
+@pytest.mark.parametrize("about", ["[]", '"toolchain"', "{}", "{", '{"toolchain": "gcc 13"}'])
+def test_a_damaged_winner_leaves_the_report_whole(about: str, tmp_path: Path) -> None:
+    study = made_up(3, tmp_path)
+    (study.folder / "winner").mkdir(exist_ok=True)
+    (study.folder / "winner" / "about.json").write_text(about)
+    assert facts_of(study)["versions"].get("compiler") == ("gcc 13" if "gcc" in about else None)
+
+
 @given(st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS}), max_size=12))
 def test_packed_rows_are_the_same_rows(rows: list[dict[str, Any]]) -> None:
     found = trials.unpacked(trials.packed(rows))

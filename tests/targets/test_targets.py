@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,11 @@ def test_the_simulated_device_is_deterministic() -> None:
     assert 0.2 < sum(v is not None for v in verdicts) / len(verdicts) < 0.4
     assert {v for v in verdicts if v} == set(FAULTS)
     assert noisy(sim, 1.0, "key", 3) == noisy(sim, 1.0, "key", 3) != noisy(sim, 1.0, "other", 3)
+
+
+def test_the_system_is_named_without_running_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a program was run")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    assert host.system().endswith(host.machine()) and host.system().startswith(platform.system())

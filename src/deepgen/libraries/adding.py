@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from deepgen.libraries.entry import Entry, Requirements, Rival, Timed
 from deepgen.operators import OPERATORS, Operator
 from deepgen.run.call import plans
 from deepgen.run.measure.race import median_interval
-from deepgen.targets import device_for
+from deepgen.targets import device_for, host
 from deepgen.toolchains import build_once
 from deepgen.toolchains.base import require_plain
 from deepgen.tuning import Study
@@ -23,8 +22,8 @@ from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST
-from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
+from deepgen.tuning.study.winner import built_by, sha256
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed
 from deepgen.vocabulary.measurement import Properties
 
 Added = tuple[Entry, Kernel, Artifact]
@@ -133,17 +132,8 @@ def _built(study: Study, trial: Trial) -> tuple[Kernel, Artifact]:
         return stored.kernel, build_once(stored.kernel, study.target)
     form = stored.binary.suffix.removeprefix(".")
     return stored.kernel, Artifact(
-        stored.kernel.id, str(stored.binary), form, _toolchain(study), {}, 0.0, plan=stored.plan
+        stored.kernel.id, str(stored.binary), form, built_by(study.folder) or "unknown", {}, 0.0, plan=stored.plan
     )
-
-
-def _toolchain(study: Study) -> str:
-    """The toolchain that built the winner, as recorded in the study's folder."""
-    try:
-        about = foreign.read_json(study.folder / WINNER / ABOUT, plain=True)
-    except DeepgenError:
-        return "unknown"
-    return str(about.get("toolchain", "unknown")) if isinstance(about, dict) else "unknown"
 
 
 def _timed(study: Study, trial: Trial, finals: Finals) -> tuple[Timed, ...]:
@@ -183,7 +173,7 @@ def origin(made_by: str, artifact: Artifact) -> JsonObject:
             "deepgen": made_by,
             "toolchain": artifact.toolchain,
             "added_by": __version__,
-            "system": platform.platform(),
+            "system": host.system(),
         },
         "added": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -10,7 +10,6 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
 from deepgen.tuning.study.text import KNOB, bound_text, knob_text, rate_text, seconds_text
-from deepgen.tuning.study.winner import ABOUT, WINNER
-from deepgen.vocabulary import DeepgenError, Trial, foreign
+from deepgen.tuning.study.winner import built_by
+from deepgen.vocabulary import DeepgenError, Trial
 from deepgen.vocabulary.measurement import geometric_mean
 
 Facts = dict[str, Any]
@@ -363,9 +362,8 @@ def _time(spent: Mapping[str, Any]) -> Facts:
 def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
     """The versions of the software that built and timed kernels, then the device."""
     out = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
-    with suppress(DeepgenError, OSError):  # there is no winner before the finals
-        about = foreign.read_json(study.folder / WINNER / ABOUT, most=1 << 20, plain=True)
-        out["compiler"] = str(about["toolchain"])
+    if (compiler := built_by(study.folder)) is not None:
+        out["compiler"] = compiler
     ran = budget.get("versions")
     out |= {str(k): str(v) for k, v in ran.items()} if isinstance(ran, dict) else {}
     return {**out, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}

@@ -57,6 +57,11 @@ def _require(kind: type[Cpu], words: str) -> None:
         )
 
 
+def system() -> str:
+    """The operating system, its release and the processor's kind. `platform.platform()` runs `uname` for it."""
+    return "-".join((os.uname().sysname, os.uname().release, os.uname().machine))
+
+
 def machine() -> str:
     """The architecture's name in compilers: x86_64, aarch64."""
     name = platform.machine().lower()

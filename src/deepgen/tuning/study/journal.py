@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from deepgen.targets import host
 from deepgen.tuning.study.definition import STRANGE
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal_file import EMPTY, FILE, LOCK, JournalError, JournalFile, holder, writer
@@ -306,7 +307,7 @@ class Journal(JournalFile):
 
 def _versions() -> JsonObject:
     """The versions that affect results and comparisons, besides the compiler; no package is imported for this."""
-    kept: JsonObject = {"python": platform.python_version(), "system": platform.platform()}
+    kept: JsonObject = {"python": platform.python_version(), "system": host.system()}
     for package in ("numpy", "torch"):
         with suppress(PackageNotFoundError):
             kept[package] = version(package)

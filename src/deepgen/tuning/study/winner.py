@@ -63,6 +63,15 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     fresh.replace(folder)
 
 
+def built_by(study: Path) -> str | None:
+    """The toolchain that built the winner, as its study's folder says; None without a winner, or if it is damaged."""
+    try:
+        about = foreign.read_json(study / WINNER / ABOUT, most=1 << 20, plain=True)
+    except (DeepgenError, OSError):
+        return None
+    return str(about["toolchain"]) if isinstance(about, dict) and "toolchain" in about else None
+
+
 def read_winner(folder: Path) -> Stored | None:
     """The stored winner; None if there is none or it is damaged. A modified binary is not used."""
     try:
