@@ -39,7 +39,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         for file in resources.files(package).iterdir():
             if file.name.endswith(".h") and file.name not in simt.dialect():
                 (folder / file.name).write_text(file.read_text())
-    headers = ("matrices.h",)
+    headers = ("matrices.h", "clusters.h")
     text = [*(f'#include "{name}"' for name in headers), _HARNESS]
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")
@@ -75,7 +75,8 @@ def run(loaded: ctypes.CDLL, n: int, program: Program, inputs: Sequence[Any]) ->
         packed = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(a) for a in addresses))
         entry = loaded[f"run_{step.entry}"]
         entry.restype = ctypes.c_char_p
-        said = entry(packed, int(step.grid[0]), int(step.block[0]), int(step.shared_bytes))
+        cluster = step.cluster[0]  # is emulated as one block
+        said = entry(packed, int(step.grid[0]) // cluster, int(step.block[0]) * cluster, int(step.shared_bytes))
         if said:
             return f"{step.entry}: {said.decode()}", []
     return "", [arrays[buffer.name] for buffer in program.outputs]

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import cases
-from test_gpu_spaces import H200, emulated, lowered, right, variance
+import pytest
+from test_gpu_spaces import H200, chip, emulated, lowered, right, variance
 
 import deepgen as dg
 from deepgen.compiler.passes.ir import For, Store, walk
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
+from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, reads
+from deepgen.vocabulary import BadInput
 
 
 @emulated
@@ -147,3 +150,48 @@ def test_parts_of_an_odd_length_are_read_in_runs(tmp_path: Path) -> None:
     assert "split" in sketch.name and {s.extent for s in loops} == {8}
     (tmp_path / "all").mkdir()
     right(lowered({"all": expression}, H200, lambda one: one.name == sketch.name), tmp_path / "all")
+
+
+@pytest.mark.slow
+@emulated
+def test_few_long_rows_are_reduced_by_clusters_of_blocks_in_one_launch(tmp_path: Path) -> None:
+    x, over = dg.tensor("x", (3, 17_001), "f16"), dg.reduce_axis("r", 17_001)
+    total = dg.compute("total", (3,), lambda i: dg.sum(x[i, over].cast("f32"), over))
+    kinds = {
+        "sums": dg.expression(dg.compute("y", (3,), lambda i: total[i].cast("f16"))),
+        "places": cases.place((2, 20_000), 1, dg.max, "bf16"),
+        "softmax": cases.softmax(2, 16_400),
+        "layer norm": cases.layer_norm(1, 16_501),
+        "channels": cases.batch_norm((30, 2, 17, 33), "bf16"),
+    }
+    programs = lowered(kinds, H200, lambda sketch: sketch.name.startswith("cluster_"))
+    kept = [sketch for _, sketch, *_ in programs]
+    assert len(kept) > len(kinds)  # those that read rows again may keep them, or read them twice
+    for name, *_, program in programs:
+        (launch,) = program.launches
+        assert launch.cluster in (4, 8, 16) and launch.threads == (512 * launch.cluster, 1, 1), name
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+    for other in (chip("cuda:sm_80"), chip("hip:gfx942")):
+        assert not any("cluster" in sketch.name for sketch in gpu_sketches(kinds["softmax"], other))
+
+
+def test_rows_are_many_or_short_or_too_long_for_clusters() -> None:
+    for rows, columns in ((34, 16_400), (2, 16_000), (2, 600_000)):
+        assert not any("cluster" in sketch.name for sketch in gpu_sketches(cases.softmax(rows, columns), H200))
+
+
+def test_a_cluster_has_threads_along_x_alone_and_joins_once() -> None:
+    x, over = dg.tensor("x", (4, 6144), "f32"), dg.reduce_axis("r", 6144)
+    twice = dg.expression(dg.compute("y", (4, 6144), lambda i, j: x[i, j] * 2))
+    total = dg.expression(dg.compute("y", (4,), lambda i: dg.sum(x[i, over], over)))
+    odd = (s.Annotate("y", "i0", "block.x"), s.Split("y", "i1", (1500,)), s.Annotate("y", "i1.1", "thread.x"))
+    two = (s.Annotate("y", "i0", "thread.y"), s.Split("y", "i1", (2048,)), s.Annotate("y", "i1.1", "thread.x"))
+    again = (s.Split("y", "r0", (2048,)), s.Annotate("y", "r0.1", "thread.x"))
+    for expression, schedule, words in (
+        (twice, odd, "1500 threads of a block"),
+        (twice, two, "8192 threads of a block"),
+        (total, again, "threads of a cluster join what they reduced in a loop"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            lower(expression, schedule, warp=32)

@@ -211,7 +211,8 @@ def steps(
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         entry = library[f"run_{step.entry}"]
         entry.restype = ctypes.c_char_p
-        grid, block = int(number(step.grid[0])), int(number(step.block[0]))
+        cluster = step.cluster[0]  # is emulated as one block
+        grid, block = int(number(step.grid[0])) // cluster, int(number(step.block[0])) * cluster
         said = entry(packed, grid, block, int(number(step.shared_bytes)))
         if said:
             return f"{step.entry}: {said.decode()}"

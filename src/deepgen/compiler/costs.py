@@ -209,7 +209,7 @@ def _region_cost(function: Function, region: Stmt, cpu: Cpu, threads: int) -> Co
 
 
 def _launch_cost(program: Program, launch: Launch, gpu: Gpu) -> CostPhase:
-    threads, blocks = prod(launch.threads), prod(launch.blocks)
+    threads, blocks = prod(launch.threads) // launch.cluster, prod(launch.blocks) * launch.cluster
     inside = {s.variable: s.extent for s in walk(launch.body) if isinstance(s, For) and s.kind in THREADS}
     buffers = _all_buffers(launch.body, program.buffers)
     loops = _Loops(buffers, _SECTOR, _BANK, inside)

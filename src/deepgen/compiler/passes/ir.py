@@ -178,7 +178,7 @@ class Function:
 @dataclass(frozen=True)
 class Launch:
     """A grid of blocks of threads along x, y and z, and the code of each thread. The blocks after these run
-    `beside`."""
+    `beside`. If each of them is a `cluster` of several blocks of the device, these share the threads along x."""
 
     name: str
     blocks: tuple[int, int, int]
@@ -187,6 +187,7 @@ class Launch:
     shared_bytes: int = 0
     align: int = 1  # alignment of shared memory in bytes
     beside: tuple[Launch, ...] = ()
+    cluster: int = 1
 
     @property
     def parts(self) -> tuple[Launch, ...]:

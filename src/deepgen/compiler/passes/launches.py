@@ -5,8 +5,9 @@ Loops bound to blocks and threads disappear: their variables become grid indices
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from deepgen.compiler.intrinsics.matrix import WideProduct
 from deepgen.compiler.passes.build import OWNED, Builder, buffer_of, parameters
@@ -40,6 +41,8 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Const, Select, Stage, reads
 from deepgen.vocabulary import BadInput
 
+MOST_THREADS, CLUSTERED = 1024, 512  # threads of a block, and of each block of a cluster
+
 
 def build(state: State, machine: Machine) -> Lowered:
     """The initial form: for a CPU one function, for a GPU a launch for each stage that is computed on its own."""
@@ -72,7 +75,19 @@ def _launch(state: State, root: Planned, warp: int) -> Launch:
     builder = Builder(replace(state, stages={**state.stages, **inside}), gpu=True)
     body = builder.nest(inside[root.stage.name], root.loops)
     blocks, threads = ((extents[x], extents[y], extents[z]) for x, y, z in (BLOCKS, THREADS))
-    return Launch(root.stage.name, blocks, threads, body)
+    return Launch(root.stage.name, blocks, threads, body, cluster=_cluster(members, threads))
+
+
+def _cluster(members: Sequence[Planned], threads: tuple[int, ...]) -> int:
+    """The blocks of a cluster, for more threads along x than a block has: they reduce rows together, once each."""
+    if threads[0] <= MOST_THREADS:
+        return 1
+    what = f"{prod(threads)} threads of a block"
+    if threads[0] % CLUSTERED or prod(threads) > threads[0]:
+        raise BadInput(what, allowed=f"1024, or a multiple of {CLUSTERED} along x in a cluster, and none along y and z")
+    if any(planned.scope == "shared" for planned in members):
+        raise BadInput(f"{what}, which are those of a cluster, share memory", allowed="stages in registers")
+    return threads[0] // CLUSTERED
 
 
 def _whole_warps(extents: Mapping[str, int], warp: int) -> dict[str, int]:
@@ -228,7 +243,12 @@ def _apart(one: Launch, other: Launch) -> bool:
     plain = not any(
         isinstance(s, Call) or (isinstance(s, Store) and s.joined) for p in (one, other) for s in walk(p.body)
     )
-    return one.threads == other.threads and plain and not (writes & second) and not (written & first)
+    return (
+        (one.threads, one.cluster) == (other.threads, other.cluster)
+        and plain
+        and not (writes & second)
+        and not (written & first)
+    )
 
 
 def _used(launch: Launch) -> tuple[set[str], set[str]]:

@@ -171,19 +171,28 @@ def _flat(statement: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
 
 
 _ALIGN = 128  # bytes: a row of all banks
-_WIDEST = 8  # bytes of a number
+_WIDEST = 8  # bytes of a number that threads combine
 
 
 def _in_shared_memory(launch: Launch, warp: int) -> Launch:
-    """If threads combine reductions across warps, the first bytes are reserved for that."""
-    joins = any(isinstance(s, Store) and s.joined for s in walk(launch.body))
+    """If threads combine reductions across warps, the first bytes are reserved for that; in clusters, for each of these
+    reductions."""
+    joins = sum(s.joined is not None for s in _stores(launch.body))
+    if launch.cluster > 1 and any(s.joined for f in walk(launch.body) if isinstance(f, For) for s in _stores(f)):
+        raise BadInput("threads of a cluster join what they reduced in a loop", allowed="once in a launch")
     x, y, z = launch.threads
     wide = any(calls(launch.body, WideProduct))
-    memory = _Memory(x * y * z // warp * _WIDEST if joins and x > warp else 0, WARPGROUP.align if wide else _ALIGN)
+    times = joins if launch.cluster > 1 else min(joins, 1)
+    reserved = times * (x * y * z // warp) * _WIDEST if x > warp else 0
+    memory = _Memory(reserved, WARPGROUP.align if wide else _ALIGN)
     body = memory.placed(launch.body)
     if not wide:
         return replace(launch, body=body, shared_bytes=memory.bytes)
     return replace(launch, body=body, shared_bytes=memory.bytes + WARPGROUP.align, align=WARPGROUP.align)
+
+
+def _stores(statement: Stmt) -> Iterator[Store]:
+    return (s for s in walk(statement) if isinstance(s, Store))
 
 
 @dataclass

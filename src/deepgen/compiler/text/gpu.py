@@ -27,14 +27,14 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _BLOCKS = 1  # per multiprocessor: as many as fit
-_HEADER, _PRODUCTS = "expressions.h", "matrices.h"
+_HEADER, _PRODUCTS, _CLUSTERS = "expressions.h", "matrices.h", "clusters.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
     text = emit(program)
-    own = sources(__package__, (_HEADER, *([_PRODUCTS] if _PRODUCTS in text else [])))
+    own = sources(__package__, (_HEADER, *(one for one in (_PRODUCTS, _CLUSTERS) if one in text)))
     dialect = GPUS[language]
     return Kernel(
         name=name or program.name,
@@ -51,7 +51,9 @@ def emit(program: Program) -> str:
     called = {s.what.name: s.what for part in parts for s in walk(part.body) if isinstance(s, Call)}
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
     products = [one for _, one in sorted(called.items()) if isinstance(one, (MatrixProduct, WideProduct))]
-    include = f'#include "{_PRODUCTS if products else _HEADER}"'
+    clusters = any(launch.cluster > 1 for launch in program.launches)
+    headers = [one for one, there in ((_PRODUCTS, products), (_CLUSTERS, clusters)) if there] or [_HEADER]
+    include = "\n".join(f'#include "{one}"' for one in headers)
     return "\n".join([include, "", *(product.text for product in products), *kernels]) + "\n"
 
 
@@ -69,8 +71,13 @@ def _step(program: Program, n: int) -> Step:
         for b in _parameters(program, launch)
     )
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
-    threads = (prod(launch.threads), 1, 1)
-    return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
+    grid, threads, cluster = (blocks * launch.cluster, 1, 1), (_threads(launch), 1, 1), (launch.cluster, 1, 1)
+    return Step(entry(program, n), args, grid, threads, cluster, shared, overlaps=overlaps(program, n))
+
+
+def _threads(launch: Launch) -> int:
+    """Of one block of the device."""
+    return prod(launch.threads) // launch.cluster
 
 
 def entry(program: Program, n: int) -> str:
@@ -91,6 +98,7 @@ class LaunchEmitter(Statements[GpuScope]):
     number: int
     names: Names = field(default_factory=Names)
     loaded_before: dict[str, str] = field(default_factory=dict)  # transposing loop -> variable with its loaded runs
+    joins: int = 0  # reductions over the threads of a cluster so far
     waits: bool = False  # for the previous launch, which may still be running
 
     @property
@@ -111,14 +119,18 @@ class LaunchEmitter(Statements[GpuScope]):
         )
         self.waits = overlaps(self.program, self.number)
         lines = [
-            f"DG_KERNEL({prod(launch.threads)}, {_BLOCKS})",
+            f"DG_KERNEL({_threads(launch)}, {_BLOCKS})",
             f"{entry(self.program, self.number)}({parameters}) {{",
         ]
         if self.number + 1 < len(self.program.launches) and overlaps(self.program, self.number + 1):
             lines.append("    next_may_begin();")
         begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
         shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
-        if len(parts) == 1:
+        if launch.cluster > 1:
+            if any(isinstance(s, Store) and s.joined for s in walk(launch.body)):
+                lines.append("    cluster_arrive();")
+            lines += self.part(launch, f"cluster_id<{launch.cluster}>()", shared, 1)
+        elif len(parts) == 1:
             lines += [*self.part(launch, "block_id()", shared, 1)]
         else:
             lines += shared
@@ -136,7 +148,8 @@ class LaunchEmitter(Statements[GpuScope]):
         """The code of one launch's blocks; `block` is the block's number."""
         scope, indent = self.scope(launch), "    " * (depth - 1)
         lines = [*self.indices(scope, BLOCKS, launch.blocks, block)]
-        lines += [*self.indices(scope, THREADS, launch.threads, "thread_id()"), *shared]
+        thread = f"thread_of_cluster<{launch.cluster}, {_threads(launch)}>()" if launch.cluster > 1 else "thread_id()"
+        lines += [*self.indices(scope, THREADS, launch.threads, thread), *shared]
         return [*(indent + line for line in lines), *self.statement(launch.body, scope, depth)]
 
     def scope(self, launch: Launch) -> GpuScope:
@@ -212,7 +225,16 @@ class LaunchEmitter(Statements[GpuScope]):
             joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
             assert isinstance(joined, Binary)
             text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
+            if self.launch.cluster > 1:
+                text = self.over_cluster(scope.value(value).text, f"{kind}, {joined.op}_{kind}")
         return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
+
+    def over_cluster(self, value: str, joining: str) -> str:
+        """Each reduction has its own part of shared memory, so that it takes one barrier."""
+        cluster, first = self.launch.cluster, str(not self.joins).lower()
+        at = f"shared + {self.joins} * ({self.launch.threads[0]} / WARP * 8)"
+        self.joins += 1
+        return f"over_cluster<{cluster}, {_threads(self.launch)}, {first}, {joining}>({value}, {at})"
 
     def vector(self, loop: For, scope: GpuScope) -> list[str]:
         """One store of contiguous elements: the reads are loaded before it, as wide as they are contiguous."""

@@ -8,6 +8,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.columns import why_no_columns
 from deepgen.compiler.rules.gpu.groups import groups
 from deepgen.compiler.rules.gpu.plan import LEAST_ROWS, WIDEST
+from deepgen.compiler.rules.gpu.rows import in_clusters
 from deepgen.compiler.rules.gpu.threads import STREAMS, shareable
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.targets import Gpu
@@ -28,7 +29,10 @@ def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | s
     sums = [stage for stage in plain.stages if stage.reduce is not None]
     if not sums or any(stage.scan or not stage.axes or shareable(stage) for stage in sums):
         return "it has no reductions, or reads their elements more than once"
-    several = any(group.rows for group in groups(plain))  # rows are read again after they are reduced
+    parts = groups(plain)
+    if all(in_clusters(group, gpu) for group in parts if group.sums or group.last.reduce is not None):
+        return "the blocks of a cluster reduce a row in one launch"
+    several = any(group.rows for group in parts)  # rows are read again after they are reduced
     if several and max(map(facts.elements, sums)) < _LONGEST_AT_ONCE:
         return "a block reduces a row faster than several launches do"
     wanted = {stage.name: n for stage in sums if (n := _wanted_parts(stage, gpu)) >= (_LEAST_OF_ROWS if several else 2)}

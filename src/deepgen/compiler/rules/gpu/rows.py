@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
+from deepgen.compiler.passes.launches import CLUSTERED
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu.columns import why_no_columns
 from deepgen.compiler.rules.gpu.groups import StageGroup
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import shareable
@@ -17,6 +20,8 @@ from deepgen.vocabulary import dtype
 
 _MOST_THREADS, _USUAL_THREADS = 1024, 128
 
+_CLUSTERS, PORTABLE_CLUSTER = (4, 8, 16), 8  # blocks of a cluster; as many as any chip that has clusters can run
+_LEAST_OF_CLUSTER, _MOST_OF_CLUSTER, _SHARE = 1 << 14, 1 << 19, 32  # elements of a row, and usually of each thread
 _FEW = 256  # results: with fewer, threads share a reduction
 _BLOCKS = 8  # per multiprocessor
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
@@ -33,8 +38,10 @@ class LongRows:
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         kept = _kept(plan.part)
-        ways = [lambda way: by_rows(way, way.part, kept)] if kept else []
-        return plan.tried(*ways, *(() if plan.part.once else [lambda way: by_rows(way, way.part)]))
+        tensors = ([kept] if kept else []) + ([] if plan.part.once else [[]])
+        ways = [partial(by_rows, group=plan.part, kept=some, cluster=True) for some in tensors]
+        ways = ways if in_clusters(plan.part, plan.target) else []
+        return plan.tried(*ways, *(partial(by_rows, group=plan.part, kept=some) for some in tensors))
 
 
 class ShortRows(LongRows):
@@ -64,17 +71,29 @@ def _is_few(part: StageGroup) -> bool:
     return part.rows or (long and not (part.reduction and shareable(sums)))
 
 
-def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
-    """For `kept` tensors, threads load their elements of a row once and keep them in registers."""
+def in_clusters(group: StageGroup, gpu: Gpu) -> bool:
+    """Whether its rows are few and long, but not too long for the blocks of a cluster: these reduce a row together in
+    one launch, where other blocks would need one launch for their parts and one to join these, for each reduction."""
+    reductions = [stage for stage in (*group.sums, group.last) if stage.reduce is not None]
+    if not gpu.has("cluster") or not reductions or group.scan:
+        return False
+    longest = max(map(facts.elements, reductions))
+    few = _rows(group.last, group) * min(_CLUSTERS) <= gpu.multiprocessors
+    return few and _LEAST_OF_CLUSTER <= longest <= _MOST_OF_CLUSTER and why_no_columns(reductions[0]) is not None
+
+
+def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bool = False) -> None:
+    """For `kept` tensors, threads load their elements of a row once and keep them in registers. In a `cluster`, several
+    blocks share a row."""
     out = group.last
-    plan.names += ("kept",) if kept else ("rows",)
+    plan.names += (("cluster_" if cluster else "") + ("kept" if kept else "rows"),)
     reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
     row = (*group.sums, *group.once, out)
     early = _early(plan, group, kept)
     readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in (*kept, *early)}
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
     longest = max(facts.elements(stage) for stage in reductions)
-    team, beside, each = _threads(plan, group, reductions, longest, kept)
+    team, beside, each = (_cluster if cluster else _threads)(plan, group, reductions, longest, kept)
     own = [a.name for a in out.axes]
     rows = [*group.across] or (own if not group.rows else own[: len(group.sums[0].axes)])
     if not rows:
@@ -108,7 +127,8 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
     if kept:
         words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in (*kept, *early))
         held = plus([times([words, rounds, each]), _BESIDE_KEPT])
-        plan.require(times([team, beside, held]) <= plan.target.registers_per_sm, "rows fit in registers")
+        threads = CLUSTERED if cluster else times([team, beside])
+        plan.require(times([threads, held]) <= plan.target.registers_per_sm, "rows fit in registers")
         plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
     for tensor in kept:
         keep(f"{tensor}.row", f"a{last}")
@@ -120,10 +140,7 @@ def _threads(
     plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]
 ) -> tuple[Extent, Extent, Extent]:
     """The threads that reduce a row together, the rows of a block, and the elements that a thread loads at once."""
-    count = _rows(group.last, group)
-    each_usual = _usual_run(reductions, longest)
-    if count > 1 and (kept or group.rows):  # runs that no row begins in the middle of are loaded at once
-        each_usual = min(each_usual, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
+    count, each_usual = _rows(group.last, group), _usual_each(plan, group, reductions, longest, kept)
     usual = _usual_team(longest, each_usual, kept) if kept or not group.rows or longest <= _LONG_ROW else _MOST_THREADS
     least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
     if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
@@ -141,6 +158,17 @@ def _threads(
     plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, beside]))
     return team, beside, each
+
+
+def _cluster(
+    plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]
+) -> tuple[Extent, Extent, Extent]:
+    """The same for the blocks of a cluster."""
+    able = [n for n in _CLUSTERS if _rows(group.last, group) * n <= plan.target.multiprocessors]
+    enough = [n for n in able if longest <= n * CLUSTERED * _SHARE or n == able[-1]]
+    usual = max(enough[0], min(able[-1], PORTABLE_CLUSTER))
+    team = plan.knob("team", [n * CLUSTERED for n in _CLUSTERS], usual * CLUSTERED)
+    return team, 1, plan.knob("each", (1, 2, 4, 8), _usual_each(plan, group, reductions, longest, kept))
 
 
 def _early(plan: Plan, group: StageGroup, kept: Sequence[str]) -> list[str]:
@@ -191,6 +219,13 @@ def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
     sizes = (dtype(read.dtype).bytes for stage in reductions for read in _streams(stage))
     widest = WIDEST // max(2, min(sizes, default=WIDEST))  # rows of constants read nothing
     return min(widest, 4) if longest <= _SHORTEST_ROW else widest
+
+
+def _usual_each(plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]) -> int:
+    each = _usual_run(reductions, longest)
+    if _rows(group.last, group) > 1 and (kept or group.rows):  # runs that no row begins in are loaded at once
+        each = min(each, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
+    return each
 
 
 def _streams(stage: Stage) -> list[Read]:
