@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from deepgen.libraries import NotServed, library
     from deepgen.operators import (
         Attention,
+        AttentionBackward,
         Conv2d,
         Gemm,
         GroupedGemm,
         Softmax,
         attention,
+        attention_backward,
         conv2d,
         gemm,
         grouped_gemm,
@@ -73,7 +75,8 @@ __getattr__, __dir__ = lazy(
         "deepgen.tuning.engines": "LocalEngine",
         "deepgen.kernels.own": "constant inout input kernel launch output scalar texture workspace",
         "deepgen.libraries": "NotServed library",
-        "deepgen.operators": "Attention attention Conv2d conv2d Gemm gemm GroupedGemm grouped_gemm Softmax softmax",
+        "deepgen.operators": "Attention attention AttentionBackward attention_backward Conv2d conv2d Gemm gemm "
+        "GroupedGemm grouped_gemm Softmax softmax",
         "deepgen.operators.expr.builder": "abs compute cos erf exp expression floor log max maximum min minimum prod "
         "reduce_axis rsqrt scan sigmoid sin sqrt sum tanh tensor where",
         "deepgen.operators.named.base": "operator",
@@ -86,10 +89,10 @@ __getattr__, __dir__ = lazy(
 )
 
 __all__ = [
-    "Attention", "BadInput", "Conv2d", "DeepgenError", "Gemm", "GroupedGemm", "LocalEngine", "Measurement", "NotServed",
-    "Progress", "Softmax", "Space", "Study", "Trial", "Verdict", "abs", "attention", "autotune", "compute", "constant",
-    "conv2d", "cos", "erf", "exp", "expression", "floor", "gemm", "grouped_gemm", "inout", "input", "judge", "kernel",
-    "launch", "library", "log", "max", "maximum", "min", "minimum", "operator", "output", "packed_layout", "prod",
-    "reduce_axis", "rsqrt", "scalar", "scan", "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text",
-    "texture", "tune", "where", "workspace",
+    "Attention", "AttentionBackward", "BadInput", "Conv2d", "DeepgenError", "Gemm", "GroupedGemm", "LocalEngine",
+    "Measurement", "NotServed", "Progress", "Softmax", "Space", "Study", "Trial", "Verdict", "abs", "attention",
+    "attention_backward", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp", "expression", "floor",
+    "gemm", "grouped_gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max", "maximum",
+    "min", "minimum", "operator", "output", "packed_layout", "prod", "reduce_axis", "rsqrt", "scalar", "scan",
+    "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
 ]  # fmt: skip

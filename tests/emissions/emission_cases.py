@@ -90,6 +90,10 @@ ATTENTIONS = (
     "attention B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
     "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128",
 )
+BACKWARD = (
+    "attention_backward B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
+    "attention_backward B=2 H=4 HK=2 SQ=100 SK=300 D=64 causal=true",
+)
 F32_ATTENTIONS = (
     "attention B=1 H=2 S=256 D=512 dtype=f32",
     "attention B=3 H=4 HK=2 SQ=100 SK=300 D=33 dtype=f32 layout=bshd causal=true softcap=30.0 bias=true alibi=true",
@@ -240,6 +244,8 @@ def cases() -> tuple[Case, ...]:
         *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
         *_crossed("c_grouped", GROUPED[:2], ("x86:avx512", *ARM[:1], RISCV[1]), 4),
         *_crossed("mma_grouped", GROUPED, CUDA[1:3], 5),
+        *_crossed("c_backward", BACKWARD, ("x86:avx2", *ARM), 2),
+        *_crossed("mma_backward", BACKWARD, CUDA[1:3], 6),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
         *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
         *(case for n in ("sm90", "mma", "simt") for case in _crossed(f"{n}_pointwise", POINTWISE, CUDA[1:3], 4)),

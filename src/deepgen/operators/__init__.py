@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.operators.attention import Attention, attention
+from deepgen.operators.attention_backward import AttentionBackward, attention_backward
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
@@ -26,6 +27,7 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "conv2d": "deepgen.operators.conv2d:Conv2d",
         "attention": "deepgen.operators.attention:Attention",
         "grouped_gemm": "deepgen.operators.grouped_gemm:GroupedGemm",
+        "attention_backward": "deepgen.operators.attention_backward:AttentionBackward",
         "bmm": "deepgen.operators.named.products:Bmm",
         "gemv": "deepgen.operators.named.products:Gemv",
         "conv1d": "deepgen.operators.named.convolutions:Conv1d",
@@ -70,6 +72,7 @@ __all__ = [
     "Answer",
     "Array",
     "Attention",
+    "AttentionBackward",
     "Conv2d",
     "Gemm",
     "GroupedGemm",
@@ -84,6 +87,7 @@ __all__ = [
     "Word",
     "Work",
     "attention",
+    "attention_backward",
     "conv2d",
     "from_json",
     "gemm",

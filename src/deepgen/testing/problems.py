@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import deepgen as dg
-from deepgen.operators import OPERATORS, Operator, attention, conv2d, gemm, grouped_gemm, softmax
+from deepgen.operators import OPERATORS, Operator, attention, attention_backward, conv2d, gemm, grouped_gemm, softmax
 from deepgen.operators.expr.operator import as_operator
 
 
@@ -34,6 +34,8 @@ OWN: list[Operator] = [
     attention(3, 4, 2, 50, 16, kv_heads=2, dtype="f32", lengths=True, page=16),
     grouped_gemm(5, 71, 33, 40, dtype="f32"),
     grouped_gemm(3, 24, 40, 131, layout="tn"),
+    attention_backward(1, 4, 9, 13, 16, kv_heads=2, causal=True, dtype="f32"),
+    attention_backward(1, 2, 70, 100, 64, kv_heads=1, causal=True),
     conv2d(2, 13, 17, 5, 19, 3, stride=2, pad=1),
     conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
     conv2d(2, 20, 23, 3, 24, 5, stride=2, pad=2, dtype="f16"),

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from deepgen.kernels.shared import resolved
-from deepgen.operators import Attention
-from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
+from deepgen.operators import Attention, AttentionBackward
+from deepgen.vocabulary import Arg, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 
 
 def option_macros(attention: Attention) -> dict[str, int]:
@@ -36,7 +36,52 @@ def resolved_for(attention: Attention, files: Iterable[Source]) -> tuple[Source,
     return tuple(replace(file, text=resolved(file.text, words)) for file in files)
 
 
-def strides_of(attention: Attention, name: str) -> tuple[str, str, str]:
+def backward_macros(backward: AttentionBackward) -> dict[str, int]:
+    options = {"CAUSAL": backward.causal, "WINDOW": backward.window > 0, "SOFTCAP": backward.softcap > 0}
+    return {"D": backward.width, **{name: int(holds) for name, holds in options.items()}}
+
+
+def backward_requires(backward: AttentionBackward, *, aligned: bool = False) -> tuple[tuple[str, str], ...]:
+    widths = tuple((f"{size} == {backward.width}", f"a width of {backward.width}") for size in ("D", "DV"))
+    if not aligned:
+        return widths
+    apart = "rows, heads and batches of {} that lie multiples of 16 bytes apart"
+    names = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
+    every = ((f"{stride} % 8 == 0", apart.format(name)) for name in names for stride in strides_of(backward, name))
+    return (*widths, *every)
+
+
+def backward_sums(backward: AttentionBackward) -> Step:
+    """The launch that leaves of each query its log-sum-exp in binary and the sum of dout * out."""
+    args = (
+        *(arg for name in ("out", "dout") for arg in strided(backward, name)),
+        TensorArg("lse"),
+        _sums(),
+        *(ScalarArg("i32", size) for size in ("B", "H", "SQ")),
+    )
+    return Step("sums", args, grid=("ceil_div(B * H * SQ, 32)", 1, 1), block=(256, 1, 1))
+
+
+def _sums() -> WorkspaceArg:
+    return WorkspaceArg("sums", "B * H * SQ * 8")
+
+
+def backward_arguments(backward: AttentionBackward, results: Iterable[str]) -> tuple[Arg, ...]:
+    return (
+        *(arg for name in ("q", "k", "v", "dout") for arg in strided(backward, name)),
+        _sums(),
+        *(ScalarArg("i32", size) for size in ("H", "H // HK", "SQ", "SK", "window")),
+        *(ScalarArg("f32", number) for number in ("scale", "softcap")),
+        *(arg for name in results for arg in strided(backward, name)),
+    )
+
+
+def strided(operator: Attention | AttentionBackward, name: str) -> tuple[Arg, ...]:
+    """A tensor and its strides."""
+    return TensorArg(name), *(ScalarArg("i64", stride) for stride in strides_of(operator, name))
+
+
+def strides_of(attention: Attention | AttentionBackward, name: str) -> tuple[str, str, str]:
     """Of rows, heads and batches."""
     row, head = (2, 1) if attention.layout == "bhsd" else (1, 2)
     return f"stride_{name}_{row}", f"stride_{name}_{head}", f"stride_{name}_0"
