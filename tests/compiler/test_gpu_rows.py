@@ -152,6 +152,28 @@ def test_parts_of_an_odd_length_are_read_in_runs(tmp_path: Path) -> None:
     right(lowered({"all": expression}, H200, lambda one: one.name == sketch.name), tmp_path / "all")
 
 
+@emulated
+def test_short_columns_that_are_read_again_are_kept_by_threads(tmp_path: Path) -> None:
+    x, over = dg.tensor("x", (3, 40, 33), "f16"), dg.reduce_axis("r", 40)
+    most = dg.compute("most", (3, 33), lambda i, j: dg.max(x[i, over, j], over))
+    between = dg.compute("y", (3, 40, 33), lambda i, k, j: x[i, k, j] - most[i, j])
+    kinds = {
+        "softmax": cases.softmax(9, 130, 0),
+        "of several threads": cases.softmax(150, 37, 0),
+        "variance": variance(70, 45, 0),
+        "middle": dg.expression(between),
+    }
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name == "kept", name
+        assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 1, name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name in ("kept", "rows")), tmp_path / "all")
+    # Longer columns have several launches, each of which reads neighbouring elements.
+    (sketch, *_) = gpu_sketches(cases.softmax(513, 4096, 0), H200)
+    assert "columns" in sketch.name
+
+
 @pytest.mark.slow
 @emulated
 def test_few_long_rows_are_reduced_by_clusters_of_blocks_in_one_launch(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from deepgen.operators.expr.nodes import (
 from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers
+_COLUMN = 512  # elements of columns that few threads keep
 _OFTEN = 16  # reads per element above which storing it is better
 
 
@@ -172,6 +173,7 @@ def groups(expression: Expression, split: bool = False, once: Set[str] = frozens
             _spread(expression, stage)
             or _with_its_sum(expression, stage)
             or (None if split else _with_its_rows(expression, stage, taken, once))
+            or _with_its_column(expression, stage)
             or StageGroup(stage)
         )
         taken |= {stage.name, group.last.name, *(one.name for one in (*group.sums, *group.once))}
@@ -221,14 +223,15 @@ def _spread(expression: Expression, stage: Stage) -> StageGroup | None:
     return group and replace(group, spread=stage)
 
 
-def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
+def _with_its_sum(expression: Expression, stage: Stage, rows: bool = True) -> StageGroup | None:
     if stage.reduce is not None:
         return None
     every = _read_reductions(expression, stage)
     if pieces := [one for one in every if one.scan and stores_backwards(expression, stage, one) is not None]:
         return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
     read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
-    if any(_along_rows(one) and _read_reductions(expression, one) for one in read):
+    again = rows and any(_along_rows(one) or short_columns(one) for one in read if _read_reductions(expression, one))
+    if again:
         return None  # for example, a variance reads the mean: a row is reduced twice
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
 
@@ -275,7 +278,7 @@ def reads_rows(scan: Stage) -> bool:
 
 def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: Set[str]) -> StageGroup | None:
     """Reductions over the rows that the stage reads, as in a softmax: all are read by this stage or by each other."""
-    if stage.scan or (stage.reduce is not None and not _along_rows(stage)):
+    if stage.scan or (stage.reduce is not None and not (_along_rows(stage) or short_columns(stage))):
         return None
     stages: list[Stage] = []
     waiting = _read_reductions(expression, stage, once)
@@ -301,14 +304,64 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: 
         whole = stage.reduce is None or len(one.axes) == len(stage.axes)
         if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain and whole):
             return None
-        if across and (one.reduce is None or not _along_rows(one)):
+        if across and (one.reduce is None or not (_along_rows(one) or short_columns(one))):
             return None
         stages.append(one)
         waiting += _read_reductions(expression, one, once)
     order = [one for one in expression.stages if one in stages]
     sums = tuple(one for one in order if one.reduce is not None)
     elements = tuple(one for one in order if one.reduce is None)
-    return StageGroup(stage, sums, rows=True, once=elements, across=across) if sums else None
+    group = StageGroup(stage, sums, rows=True, once=elements, across=across)
+    columns = any(one.reduce is not None and not _along_rows(one) for one in (*sums, stage))
+    return None if not sums or (columns and not kept_tensors(group)) else group
+
+
+def short_columns(stage: Stage) -> bool:
+    """Whether it reduces columns that few threads can keep, of which neighbouring ones lie together."""
+    streams = [read for read in reads(stage.value) if len(read.indices) > len(stage.axes)]
+    if len(stage.reduced) != 1 or stage.scan or not stage.axes or not streams:
+        return False
+    along = {facts.plain(read.indices[-1]) for read in streams}
+    return stage.reduced[0].extent <= _COLUMN and along == {stage.axes[-1].name}
+
+
+def _with_its_column(expression: Expression, stage: Stage) -> StageGroup | None:
+    """The same for a stage that is not computed with its rows, although it could have been."""
+    group = _with_its_sum(expression, stage, rows=False)
+    return group if group and any(short_columns(one) and not _along_rows(one) for one in group.sums) else None
+
+
+def place_of_rows(group: StageGroup) -> int:
+    """Which dimension of the tensors that a group reads is reduced: the last, but for columns."""
+    rows = len((group.sums[0] if group.rows else group.last).axes)
+    one = next((stage for stage in (*group.sums, group.last) if short_columns(stage)), None)
+    if not group.rows or one is None or _along_rows(one):
+        return rows
+    read = next(read for read in reads(one.value) if len(read.indices) > len(one.axes))
+    names = [facts.plain(index) for index in read.indices]
+    over = one.reduced[0].name
+    return names.index(over) if over in names else rows
+
+
+def kept_tensors(group: StageGroup) -> list[str]:
+    """The tensors of which several stages of a row read the same elements, each in the same order."""
+    if not group.rows or any(
+        len(stage.reduced) != 1 for stage in (*group.sums, group.last) if stage.reduce is not None
+    ):
+        return []
+    rows, place = len(group.sums[0].axes), place_of_rows(group)
+    if not rows or len(group.last.axes) > rows + 1 or (group.across and place == rows):
+        return []
+    readers: dict[str, set[str]] = {}
+    elsewhere = {stage.name for stage in group.once}
+    for stage in (*group.sums, *group.once, group.last):
+        first = group.across if stage == group.last and group.across else [axis.name for axis in stage.axes[:rows]]
+        own = [*first, *(axis.name for axis in (*stage.reduced, *stage.axes) if axis.name not in first)]
+        own.insert(place, own.pop())
+        for read in reads(stage.value):
+            same = [facts.plain(index) for index in read.indices] == own and len(own) == rows + 1
+            (readers.setdefault(read.tensor, set()) if same else elsewhere).add(stage.name if same else read.tensor)
+    return [tensor for tensor, names in readers.items() if len(names) > 1 and tensor not in elsewhere]
 
 
 def _across(stage: Stage, sums: Sequence[Stage]) -> tuple[str, ...]:

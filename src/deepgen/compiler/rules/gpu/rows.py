@@ -9,7 +9,7 @@ from math import prod
 from deepgen.compiler.passes.launches import CLUSTERED
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.columns import why_no_columns
-from deepgen.compiler.rules.gpu.groups import StageGroup
+from deepgen.compiler.rules.gpu.groups import StageGroup, kept_tensors, place_of_rows
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import shareable
 from deepgen.compiler.rules.template import Extent, covered, plus, text, times
@@ -37,7 +37,7 @@ class LongRows:
         return _why_no_rows(plan) or (None if _is_few(plan.part) else "there are many results of short reductions")
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
-        kept = _kept(plan.part)
+        kept = kept_tensors(plan.part)
         tensors = ([kept] if kept else []) + ([] if plan.part.once else [[]])
         ways = [partial(by_rows, group=plan.part, kept=some, cluster=True) for some in tensors]
         ways = ways if in_clusters(plan.part, plan.target) else []
@@ -109,11 +109,12 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
         plan.deal(out.name, columns, ("thread.x", team), ("vector", each))
     if out.reduce is not None:
         _shared_out(plan, out, team, each)
-    last = len(rows)
+    place = place_of_rows(group)
 
-    def keep(name: str, along: str, last: int = last) -> None:
-        own_places = (s.LayoutPlace[s.Number](last, 1, text(each)), s.LayoutPlace(last, text(each), text(team)))
-        order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places)
+    def keep(name: str, along: str, place: int = place, others: int = len(rows)) -> None:
+        own_places = (s.LayoutPlace[s.Number](place, 1, text(each)), s.LayoutPlace(place, text(each), text(team)))
+        whole = s.whole(*(n for n in range(others + 1) if n != place))
+        order = (*whole, s.LayoutPlace(place, text(times([team, each]))), *own_places)
         plan.step(s.SetScope(name, "warp"), s.Layout(name, order), s.ComputeAt(name, out.name, by_y))
         plan.deal(name, [along], ("thread.x", team), ("vector", each))
 
@@ -131,9 +132,9 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
         plan.require(times([threads, held]) <= plan.target.registers_per_sm, "rows fit in registers")
         plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
     for tensor in kept:
-        keep(f"{tensor}.row", f"a{last}")
+        keep(f"{tensor}.row", f"a{place}")
     for tensor in early:
-        keep(f"{tensor}.row", "a0", 0)
+        keep(f"{tensor}.row", "a0", 0, 0)
 
 
 def _threads(
@@ -145,6 +146,9 @@ def _threads(
     least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
     if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
         usual = 1
+    columns = group.rows and place_of_rows(group) < len(group.sums[0].axes)
+    if columns:  # neighbouring threads have neighbouring columns, each as much of one as it can keep
+        least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
     room = plan.target.multiprocessors * _MOST_THREADS // count
     while least == 2 and usual * each_usual < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
         usual *= 2  # there are few rows: with more threads for each, none waits for a second load
@@ -154,7 +158,7 @@ def _threads(
     blocks = plan.target.multiprocessors * _BLOCKS
     enough = [n for n in several if n * usual <= (most if count // n >= blocks else plan.target.warp)]
     beside = plan.knob("rows", several, max(enough, default=1))
-    each = plan.knob("each", (1, 2, 4, 8), each_usual)
+    each = plan.knob("each", (1,) if columns else (1, 2, 4, 8), each_usual)
     plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, beside]))
     return team, beside, each
@@ -181,25 +185,6 @@ def _early(plan: Plan, group: StageGroup, kept: Sequence[str]) -> list[str]:
     elsewhere = {read.tensor for stage in (*group.sums, *group.once) for read in reads(stage.value)}
     inputs = {tensor.name for tensor in plan.expression.tensors} - elsewhere
     return [*dict.fromkeys(read.tensor for read in alone if read.tensor in inputs)]
-
-
-def _kept(group: StageGroup) -> list[str]:
-    """The tensors of which several stages of a row read the same elements, each in the same order."""
-    if not group.rows or any(
-        len(stage.reduced) != 1 for stage in (*group.sums, group.last) if stage.reduce is not None
-    ):
-        return []
-    rows = len(group.sums[0].axes)
-    if not rows or len(group.last.axes) > rows + 1 or group.across:
-        return []
-    readers: dict[str, set[str]] = {}
-    elsewhere = {stage.name for stage in group.once}
-    for stage in (*group.sums, *group.once, group.last):
-        own = [axis.name for axis in (*stage.axes[:rows], *(stage.reduced or stage.axes[rows:]))]
-        for read in reads(stage.value):
-            same = [facts.plain(index) for index in read.indices] == own and len(own) == rows + 1
-            (readers.setdefault(read.tensor, set()) if same else elsewhere).add(stage.name if same else read.tensor)
-    return [tensor for tensor, names in readers.items() if len(names) > 1 and tensor not in elsewhere]
 
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
