@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -36,6 +37,17 @@ def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
     [config] = FAMILY.space(operator, HOPPER).sample(1, seed)
     kernel = FAMILY.emit(operator, HOPPER, config)
     assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact") == "", config
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("seed", [1, 2, 7])
+def test_batches_may_have_fewer_keys(seed: int, tmp_path: Path) -> None:
+    """What lies after them may be no number."""
+    operator = replace(drawn(seed), batch=4, lengths=True)
+    [config] = FAMILY.space(operator, HOPPER).sample(1, seed)
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "large") == "", config
 
 
 @pytest.mark.slow

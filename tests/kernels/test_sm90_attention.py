@@ -116,6 +116,8 @@ CONFIGS: list[tuple[Attention, dict[str, Any]]] = [
     (SHAPES[5], {}),
     (SHAPES[7], {}),
     (attention(4, 16, 4096, 4096, 128, bias=True, alibi=True, sinks=True, lse=True), {}),
+    (attention(4, 16, 4096, 4096, 128, causal=True, lengths=True), {}),
+    (attention(16, 16, 1024, 1024, 64, lengths=True), {}),
 ]
 
 

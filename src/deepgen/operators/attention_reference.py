@@ -37,6 +37,7 @@ _WIDEST = 512  # width of the reference on a device
 def inputs(operator: Attention, seed: int, probe: str) -> dict[str, Array]:
     """`exact`: queries are zero, so all visible keys have the same weight, and values are small integers: sums are
     exact, and a lost or doubled key is detected. `peak`: each query is close to one of the keys, and picks its value.
+    `large`: rows after a batch's last key are no numbers.
     """
     if probe not in PROBES:
         raise BadInput(f"attention: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
@@ -62,7 +63,12 @@ def inputs(operator: Attention, seed: int, probe: str) -> dict[str, Array]:
         drawn["k"] = narrow(k, of)
         whole = operator.laid(np.repeat(picked, operator.heads // operator.kv_heads, 1)) * np.float32(size)
         drawn["q"] = narrow(whole, of)
-    return {**{name: np.ascontiguousarray(array) for name, array in drawn.items()}, **more}
+    drawn = {name: np.ascontiguousarray(array) for name, array in drawn.items()}
+    if operator.lengths and not operator.page and probe == "large":  # pages may be shared
+        for b in range(operator.batch):
+            for name in "kv":
+                operator.laid(drawn[name])[b, :, keys_of(operator, more, b) :] = narrow(np.float32(np.nan), of)
+    return {**drawn, **more}
 
 
 def _picked(operator: Attention, tensors: Mapping[str, Array], shares: Array) -> Array:

@@ -39,8 +39,8 @@ class Sm90Attention:
             return "it multiplies f16 and bf16"
         if operator.width % 8 or operator.v_width % 8 or max(operator.width, operator.v_width) > _WIDEST:
             return f"it supports heads whose width is a multiple of 8, up to {_WIDEST}"
-        if operator.lengths:
-            return "it supports batches that all have as many keys, not lengths or pages"
+        if operator.page:
+            return "it supports keys that follow each other, not pages"
         if max(operator.queries, operator.keys) > _LONG:
             return "it has 32-bit indices of queries and keys"
         return None
@@ -58,7 +58,7 @@ class Sm90Attention:
         s.knob("EARLY", [0, 1, 2, 4], when=(consumers > 1) & ping_pong & overlap)
         queries = s.knob("QUERIES", ["shared", "registers"])
         s.knob("LAZY", [False, True])
-        s.knob("POLYNOMIALS", [0, 2, 4, 6])
+        s.knob("POLYNOMIALS", [0] if attention.lse else [0, 2, 4, 6])  # their errors show in logarithms of sums
         s.knob("DYNAMIC", [False, True])
         s.knob("TOGETHER", ["one", "fit"])
         s.require(implies(bn >= attention.keys, single), "a single tile needs no loop")
@@ -104,7 +104,7 @@ class Sm90Attention:
 def _choices(attention: Attention) -> Iterator[dict[str, Any]]:
     """Wide tiles of keys first, with queries in registers and three stages where they fit; few rows have fewer
     warpgroups."""
-    masked = attention.causal or attention.window > 0
+    uneven = attention.causal or attention.window > 0 or attention.lengths
     narrow, short = attention.v_width <= 64, attention.queries <= _FEW
     for consumers in (3, 2) if narrow and not short else (2, 1):
         several = consumers > 1
@@ -114,6 +114,6 @@ def _choices(attention: Attention) -> Iterator[dict[str, Any]]:
                     "CONSUMERS": consumers, "BLOCKS": 1 if several else 2, "BN": bn, "STAGES": stages,
                     **({"SINGLE": True} if bn >= attention.keys else {}), "OVERLAP": True,
                     **({"PING_PONG": narrow} if several else {}), **({"EARLY": 0} if several and narrow else {}),
-                    "QUERIES": queries, "LAZY": True, "POLYNOMIALS": 0, "DYNAMIC": masked,
-                    "TOGETHER": "fit" if masked else "one",
+                    "QUERIES": queries, "LAZY": True, "POLYNOMIALS": 0, "DYNAMIC": uneven,
+                    "TOGETHER": "fit" if uneven else "one",
                 }  # fmt: skip

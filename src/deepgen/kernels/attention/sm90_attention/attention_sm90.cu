@@ -156,6 +156,18 @@ struct Consumer {
         }
         products_commit();
     }
+    // Values after a batch's last key may be anything, infinite too. Weights of zero make nothing of them as zeros.
+    // Every warpgroup writes the same zeros before it multiplies.
+    DG_DEVICE void clear_values(int keys) {
+        barrier_wait(s.v_full + of_v.stage * 8, of_v.phase);
+        u32 tile = s.v + of_v.stage * V_BYTES;
+#pragma unroll
+        for (int atom = 0; atom < V_ATOMS; ++atom)
+            for (int at = keys * 128 + threadIdx.x % 128 * 16; at < BN * 128; at += 128 * 16)
+                store_shared(tile + atom * (BN * 128) + at, uint4{0, 0, 0, 0});
+        writes_ready();
+        meet(1 + CONSUMERS + group, 128);
+    }
     DG_DEVICE void keys_done() {
         release(s.k_empty + of_k.stage * 8);
         of_k.advance();
@@ -190,7 +202,8 @@ struct Consumer {
             w.head = s.piece[group].head, w.batch = s.piece[group].batch;
             w.first = s.piece[group].first, w.end = s.piece[group].end;
             if (Q_REGISTERS) load_queries();
-            Rows rows(p, w, w.row + group * 64);
+            const Problem& own = p.of_batch(w.batch);
+            Rows rows(own, w, w.row + group * 64);
 #pragma unroll
             for (int i = 0; i < DV / 2; ++i) sums[i] = 0;
             if (w.first < w.end) {
@@ -198,8 +211,9 @@ struct Consumer {
                 multiply_keys();
                 products_wait<0>();
                 keys_done();
-                rows.weigh(p, scores, j);
+                rows.weigh(own, scores, j);
                 pack();
+                if (LENGTHS && own.keys < w.end * BN) clear_values(own.keys - j * BN);
 #pragma unroll 1
                 while (!SINGLE && --j >= w.first) {
                     if (OVERLAP) {
@@ -212,7 +226,7 @@ struct Consumer {
                         float scales[2];
                         // The wait is on both sides: a compiler moves it up to the last branch, before all that it
                         // is to run beside.
-                        if (rows.weigh(p, scores, j, scales)) {
+                        if (rows.weigh(own, scores, j, scales)) {
                             products_wait<0>();
                             values_done();
                             rows.scale(sums, scales);
@@ -230,7 +244,7 @@ struct Consumer {
                         values_done();
                         keys_done();
                         float scales[2];
-                        if (rows.weigh(p, scores, j, scales)) rows.scale(sums, scales);
+                        if (rows.weigh(own, scores, j, scales)) rows.scale(sums, scales);
                         pack();
                     }
                 }
@@ -241,7 +255,7 @@ struct Consumer {
             } else if (!Q_REGISTERS) {
                 release(s.q_empty + group * 8);
             }
-            rows.store(p, w, sums);
+            rows.store(own, w, sums);
         }
     }
 };
@@ -250,11 +264,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) attention(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     TYPE* o, u32* drawn, i64 o_row, i64 o_head, i64 o_batch, int batch, int heads, int per_group, int rows, int keys,
     int together, int window, float scale, float cap, const TYPE* bias, i64 bias_batch, i64 bias_head, i64 bias_row,
-    i64 bias_key, const float* slopes, const float* sinks, float* lse
+    i64 bias_key, const float* slopes, const float* sinks, float* lse, const int* lengths
 ) {
     extern __shared__ char memory[];
     const Problem p(o, drawn, o_row, o_head, o_batch, batch, heads, per_group, rows, keys, together, window, scale, cap,
-                    Options{bias, bias_batch, bias_head, bias_row, bias_key, slopes, sinks, lse});
+                    Options{bias, bias_batch, bias_head, bias_row, bias_key, slopes, sinks, lse, lengths});
     const Shared s(memory);
     int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (threadIdx.x == CONSUMERS * 128) {

@@ -36,6 +36,7 @@ def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
         "WINDOW": int(attention.window > 0),
         "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
+        "LENGTHS": int(attention.lengths),
         "PING_PONG": int(c.get("PING_PONG", False)),
         "EARLY": c.get("EARLY", 0),
         "OVERLAP": int(c["OVERLAP"]),
@@ -75,6 +76,7 @@ def plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> La
         *(ScalarArg("i32", size) for size in ("B", "H", "H // HK", "SQ", "SK", together, "window")),
         *(ScalarArg("f32", number) for number in ("scale", "softcap")),
         *option_arguments(attention),
+        TensorArg("lengths") if attention.lengths else ScalarArg("i64", 0),
     )
     step = Step(
         "attention",

@@ -24,6 +24,7 @@ struct Options {
     i64 bias_batch, bias_head, bias_row, bias_key;
     const float *slopes, *sinks;
     float* lse;
+    const int* lengths;
 };
 
 // The run-time arguments, and what follows from them.
@@ -46,6 +47,17 @@ struct Problem {
         this->scale = SOFTCAP ? cap * LOG2_E : scale * LOG2_E;
         this->cap = SOFTCAP ? 2 * LOG2_E * scale / cap : 0;
     }
+#if LENGTHS
+    // With as many keys as a batch has.
+    DG_DEVICE Problem of_batch(int batch) const {
+        Problem own = *this;
+        own.keys = min(max(options.lengths[batch], 0), keys);
+        own.shift = own.keys - rows;
+        return own;
+    }
+#else
+    DG_DEVICE const Problem& of_batch(int) const { return *this; }
+#endif
     // The keys that a row sees: from `low` to before `high`.
     DG_DEVICE int low(int row) const { return WINDOW ? max(0, row + shift - window + 1) : 0; }
     DG_DEVICE int high(int row) const {
@@ -65,8 +77,9 @@ struct Piece {
         batch = of / p.heads;
         head = of - batch * p.heads;
         group = head / p.per_group;
-        first = p.low(row) / BN;
-        end = (max(0, p.high(min(row + BM, p.rows) - 1)) + BN - 1) / BN;
+        const Problem& own = p.of_batch(batch);
+        first = own.low(row) / BN;
+        end = (max(0, own.high(min(row + BM, p.rows) - 1)) + BN - 1) / BN;
     }
 };
 
