@@ -23,13 +23,16 @@ if TYPE_CHECKING:
         AttentionBackward,
         Conv2d,
         Gemm,
+        GemmW4,
         GroupedGemm,
         Softmax,
         attention,
         attention_backward,
         conv2d,
         gemm,
+        gemm_w4,
         grouped_gemm,
+        pack_w4,
         softmax,
     )
     from deepgen.operators.expr.builder import (
@@ -76,7 +79,7 @@ __getattr__, __dir__ = lazy(
         "deepgen.kernels.own": "constant inout input kernel launch output scalar texture workspace",
         "deepgen.libraries": "NotServed library",
         "deepgen.operators": "Attention attention AttentionBackward attention_backward Conv2d conv2d Gemm gemm "
-        "GroupedGemm grouped_gemm Softmax softmax",
+        "GroupedGemm grouped_gemm Softmax softmax GemmW4 gemm_w4 pack_w4",
         "deepgen.operators.expr.builder": "abs compute cos erf exp expression floor log max maximum min minimum prod "
         "reduce_axis rsqrt scan sigmoid sin sqrt sum tanh tensor where",
         "deepgen.operators.named.base": "operator",
@@ -89,10 +92,11 @@ __getattr__, __dir__ = lazy(
 )
 
 __all__ = [
-    "Attention", "AttentionBackward", "BadInput", "Conv2d", "DeepgenError", "Gemm", "GroupedGemm", "LocalEngine",
-    "Measurement", "NotServed", "Progress", "Softmax", "Space", "Study", "Trial", "Verdict", "abs", "attention",
-    "attention_backward", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp", "expression", "floor",
-    "gemm", "grouped_gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max", "maximum",
-    "min", "minimum", "operator", "output", "packed_layout", "prod", "reduce_axis", "rsqrt", "scalar", "scan",
-    "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
+    "Attention", "AttentionBackward", "BadInput", "Conv2d", "DeepgenError", "Gemm", "GemmW4", "GroupedGemm",
+    "LocalEngine", "Measurement", "NotServed", "Progress", "Softmax", "Space", "Study", "Trial", "Verdict", "abs",
+    "attention", "attention_backward", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp", "expression",
+    "floor", "gemm", "gemm_w4", "grouped_gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max",
+    "maximum", "min", "minimum", "operator", "output", "pack_w4", "packed_layout", "prod", "reduce_axis", "rsqrt",
+    "scalar", "scan", "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where",
+    "workspace",
 ]  # fmt: skip

@@ -38,6 +38,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "skinny_gemm": f"{_KERNELS}.gemm.skinny_gemm:SkinnyGemm",
         "mma_gemm": f"{_KERNELS}.gemm.mma_gemm:MmaGemm",
         "simt_gemm": f"{_KERNELS}.gemm.simt_gemm:SimtGemm",
+        "mma_gemm_w4": f"{_KERNELS}.gemm_w4.mma_gemm_w4:MmaGemmW4",
         "c_softmax": f"{_KERNELS}.softmax.c_softmax:CSoftmax",
         "simt_softmax": f"{_KERNELS}.softmax.simt_softmax:SimtSoftmax",
         "x86_amx_attention": f"{_KERNELS}.attention.x86_amx_attention:X86AmxAttention",

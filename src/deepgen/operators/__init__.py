@@ -10,6 +10,7 @@ from deepgen.operators.attention_backward import AttentionBackward, attention_ba
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
+from deepgen.operators.gemm_w4 import GemmW4, gemm_w4, pack_w4
 from deepgen.operators.grouped_gemm import GroupedGemm, grouped_gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
@@ -23,6 +24,8 @@ OPERATORS: Registry[type[Operator]] = Registry(
     "operator",
     {
         "gemm": "deepgen.operators.gemm:Gemm",
+        "gemm_w4": "deepgen.operators.gemm_w4:GemmW4",
+        "gemm_w4": "deepgen.operators.gemm_w4:GemmW4",
         "softmax": "deepgen.operators.softmax:Softmax",
         "conv2d": "deepgen.operators.conv2d:Conv2d",
         "attention": "deepgen.operators.attention:Attention",
@@ -75,6 +78,7 @@ __all__ = [
     "AttentionBackward",
     "Conv2d",
     "Gemm",
+    "GemmW4",
     "GroupedGemm",
     "Operator",
     "Param",
@@ -91,9 +95,11 @@ __all__ = [
     "conv2d",
     "from_json",
     "gemm",
+    "gemm_w4",
     "grouped_gemm",
     "is_built_in",
     "least_work",
+    "pack_w4",
     "record",
     "softmax",
     "words_of",

@@ -6,7 +6,19 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, ClassVar
 
-from deepgen.operators.expr.builder import compute, exp, expression, log, max, reduce_axis, sum, tanh, tensor, where
+from deepgen.operators.expr.builder import (
+    compute,
+    exp,
+    expression,
+    log,
+    max,
+    reduce_axis,
+    sqrt,
+    sum,
+    tanh,
+    tensor,
+    where,
+)
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import ACTIVATIONS, DTYPE, EPILOGUE, Named, Result
@@ -16,6 +28,7 @@ from deepgen.vocabulary.errors import BadInput
 if TYPE_CHECKING:
     from deepgen.operators.attention import Attention
     from deepgen.operators.gemm import Gemm
+    from deepgen.operators.gemm_w4 import GemmW4
 
 _LOW = -(2.0**100)  # below all scores
 
@@ -180,3 +193,43 @@ def attention_expression(attention: Attention) -> Expression:
     if attention.lse:
         results.append(compute("lse", rows, lambda b, h, i: log(total[b, h, i]) + most[b, h, i]))
     return expression(*results, name="attention", inputs=[q, k, v, *more.values()])
+
+
+def gemm_w4_expression(gemm: GemmW4, scaled: bool = False) -> Expression:
+    """Of operators/gemm_w4.py. `scaled`: the reference, in f64, with the stage `scale`: both norms over K."""
+    m, n, k, kind = gemm.m, gemm.n, gemm.k, "f64" if scaled else "f32"
+    tensors = {one.name: tensor(one.name, one.shape, one.dtype.name) for one in gemm.tensors() if one.name != "y"}
+    over, per = reduce_axis("k", k), gemm.group or k
+
+    def of_group(name: str, row: Position, place: Position) -> Element:
+        at = (place // per, row) if gemm.packed else (row, place // per)
+        return tensors[name][at]
+
+    def weight(row: Position, place: Position) -> Element:
+        if gemm.packed:  # as `pack_w4` says
+            lane = row % 8 * 4 + place % 32 // 8
+            at = place % 64 // 32 * 8 + place % 8 // 4 * 4 + place % 2 * 2 + place % 4 // 2
+            byte, first = tensors["w"][row // 16, place // 64, lane, at].cast("i32"), row % 16 < 8
+        else:
+            byte, first = tensors["w"][row, place // 2].cast("i32"), place % 2 < 1
+        q = where(first, byte - byte // 16 * 16, byte // 16)
+        whole = q - (of_group("zeros", row, place).cast("i32") if gemm.zeros else 8)
+        return whole.cast(kind) * of_group("scales", row, place).cast(kind)
+
+    def element(row: Position, column: Position) -> Element:
+        total = sum(tensors["x"][row, over].cast(kind) * weight(column, over), over)
+        return total if scaled else total.cast(gemm.dtype)
+
+    y = compute("y", (m, n), element)
+    if not scaled:
+        return expression(y, name=gemm.name, inputs=list(tensors.values()))
+
+    def of_x(row: Position) -> Element:
+        return sqrt(sum(tensors["x"][row, over].cast(kind) ** 2, over))
+
+    def of_weights(row: Position) -> Element:
+        return sqrt(sum(weight(row, over) ** 2, over))
+
+    norms = compute("norms", (m,), of_x), compute("weight_norms", (n,), of_weights)
+    size = compute("scale", (m, n), lambda row, column: norms[0][row] * norms[1][column] * (1.0 / k))
+    return expression(y, size, name=gemm.name, inputs=list(tensors.values()))

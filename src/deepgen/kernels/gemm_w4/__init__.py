@@ -1,0 +1,1 @@
+"""Families of products with weights of 4 bits."""

@@ -1,0 +1,224 @@
+"""Products of few rows with weights of 4 bits: every byte of these is read once, and widened in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import product
+from math import ceil
+from typing import Any
+
+from deepgen.kernels.base import overlapped
+from deepgen.kernels.gemm.mma_gemm.formats import NOTHING, counters, sums
+from deepgen.kernels.shared import covering, gpu_kernel, served, sources
+from deepgen.operators import GemmW4, Operator
+from deepgen.operators.gemm_w4 import PACKED_K, PACKED_N
+from deepgen.space import Space, implies
+from deepgen.targets import Cuda, Gpu, Target
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg
+
+_OWN = ("gemm_w4_mma.cu", "four_bits.h", "dialect_mma.h")
+_MOST_STAGES = 1 << 31  # of all rows of weights: they are counted in 32 bits
+_NOTE = 16  # bytes of shared memory for a word between blocks
+_RESERVED = 44  # registers for addresses, counters and weights on their way to a product
+_RUN = 4  # results that a thread stores at once
+
+
+class MmaGemmW4:
+    """Packed weights of 4 bits stream through shared memory to registers: f16 and bf16 on sm_80 and later."""
+
+    name = "mma_gemm_w4"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
+            return "it supports NVIDIA GPUs from sm_80 on"
+        if not isinstance(operator, GemmW4):
+            return "it supports products with weights of 4 bits only"
+        if not operator.packed:
+            return "it takes weights as deepgen.pack_w4 packs them: weight_layout=packed"
+        if operator.n % (least := 4 if operator.zeros else 2):
+            return f"N must be a multiple of {least}{' where there are zero points' if operator.zeros else ''}"
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return _space(*served(operator, target, GemmW4, Cuda))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, gpu = served(operator, target, GemmW4, Cuda)
+        launch = _plan(gemm, config, gpu.multiprocessors)
+        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), _macros(gemm, config), launch)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return next(self.ranked(operator, target))
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        return iter([dict(config) for config in _ranked(*served(operator, target, GemmW4, Cuda))])
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return None if self.refuses(operator, target) else _seconds(*served(operator, target, GemmW4, Cuda), config)
+
+
+def _space(gemm: GemmW4, gpu: Gpu) -> Space:
+    s = Space(MmaGemmW4.name)
+    tokens = s.knob("TOKENS", covering([8, 16, 32, 64], gemm.m))
+    tiles, warps_r, warps_k = s.knob("TILES", [1, 2, 4]), s.knob("WARPS_R", [1, 2, 4, 8]), s.knob("WARPS_K", [1, 2, 4, 8])
+    unroll, stages = s.knob("UNROLL", [1, 2, 4]), s.knob("STAGES", [2, 3, 4, 6, 8, 12])
+    blocks, splits = s.knob("MIN_BLOCKS", [1, 2, 3, 4]), s.knob("SPLITS", [0, 1, 2, 3, 4, 6, 8, 12, 16])
+    threads = s.derive("threads", warps_r * warps_k * 32)
+    s.require(threads <= 512, "a block has 16 warps at most")
+    s.require(threads * blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
+    needed = s.derive("registers", tiles * tokens + 10 * tiles + tokens // 2 + _RESERVED)
+    s.require(needed <= gpu.registers_per_thread, "sums and weights fit in a thread's registers")
+    s.require(needed * threads * blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
+    rows, step = s.derive("rows", warps_r * tiles * PACKED_N), s.derive("step", warps_k * unroll * PACKED_K)
+    stage = s.derive("stage_bytes", _stage_bytes(gemm, tokens, rows, step))
+    shared = s.derive("shared_bytes", _NOTE + stages * stage + _sum_bytes(tokens, rows, warps_k))
+    s.require(shared <= gpu.shared_per_block, "stages and sums fit in shared memory")
+    s.require((shared + gpu.shared_reserved) * blocks <= gpu.shared_per_sm, "so many blocks' shares of it fit")
+    s.require(implies(rows > PACKED_N, rows < 2 * gemm.n), "blocks are not much higher than the weights")
+    s.require(implies(step > PACKED_K, step < 2 * gemm.k), "a stage is not much longer than K")
+    s.require(implies(stages > 2, (stages - 2) * step < gemm.k), "stages are filled")
+    s.require(implies(splits > 1, (splits - 1) * step < gemm.k), "every part of K has a stage")
+    return s
+
+
+def _stage_bytes(gemm: GemmW4, tokens: Any, rows: Any, step: Any) -> Any:
+    """Of shared memory, for numbers or knobs: weights, lines of x half the banks apart, scales and zero points."""
+    groups = (step + gemm.group - 1) // gemm.group if gemm.group else 1
+    return rows * step // 2 + tokens * (2 * step + 64) + groups * rows * (3 if gemm.zeros else 2)
+
+
+def _sum_bytes(tokens: Any, rows: Any, warps_k: Any) -> Any:
+    return warps_k * tokens * (rows + 4) * 4
+
+
+def _width(size: int, count: int) -> int:
+    """The widest copy of lines of so many numbers."""
+    return next(width for width in (16, 8, 4) if count * size % width == 0)
+
+
+def _macros(gemm: GemmW4, c: Mapping[str, Any]) -> dict[str, int | str]:
+    rows, step, of = c["WARPS_R"] * c["TILES"] * PACKED_N, c["WARPS_K"] * c["UNROLL"] * PACKED_K, gemm.dtype
+    return {
+        "TYPE_A": of,
+        "TYPE_B": of,
+        "MMA": f"m16n8k16.row.col.f32.{of}.{of}.f32",
+        **{knob: value for knob, value in c.items() if knob != "SPLITS"},
+        "GROUP": gemm.group,
+        "ZEROS": int(gemm.zeros),
+        "COPY_X": _width(2, gemm.k),
+        "COPY_S": _width(2, gemm.n),
+        "COPY_Z": _width(1, gemm.n) if gemm.zeros else 16,
+        "STORE": _RUN if gemm.n % _RUN == 0 else 2,
+        "TILED_M": int(gemm.m > c["TOKENS"]),
+        "EDGE_M": int(gemm.m % c["TOKENS"] != 0),
+        "EDGE_N": int(gemm.n % rows != 0),
+        "EDGE_K": int(gemm.k % step != 0),
+    }
+
+
+def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPlan:
+    macros = _macros(gemm, c)
+    rows, step = c["WARPS_R"] * c["TILES"] * PACKED_N, c["WARPS_K"] * c["UNROLL"] * PACKED_K
+    tiles = f"ceil_div(N, {rows}) * ceil_div(M, {c['TOKENS']})"
+    splits, resident = c["SPLITS"], multiprocessors * c["MIN_BLOCKS"]
+    grid = f"{tiles} * {splits}" if splits else str(resident)
+    rounds = f"ceil_div(K, {step})"
+    blocks = f"min({grid}, {tiles} * {rounds})"
+    share, rest = (f"{tiles} * {rounds} {operation} {blocks}" for operation in ("//", "%"))
+    partial: Arg = NOTHING
+    arrived: Arg = NOTHING
+    if splits != 1:
+        partial, arrived = sums(f"{grid} * {2 * c['TOKENS'] * rows * 4}"), counters(f"{tiles} * 4")
+    args = (
+        *(TensorArg(name) for name in ("x", "w", "scales")),
+        TensorArg("zeros") if gemm.zeros else NOTHING,
+        TensorArg("y"),
+        partial,
+        arrived,
+        *(ScalarArg("i32", size) for size in "MNK"),
+        *(ScalarArg("i64", stride) for stride in ("stride_x_0", "stride_y_0")),
+        *(ScalarArg("i32", size) for size in (rounds, f"ceil_div(M, {c['TOKENS']})", share, rest, blocks)),
+    )
+    shared = _NOTE + c["STAGES"] * _stage_bytes(gemm, c["TOKENS"], rows, step)
+    shared += _sum_bytes(c["TOKENS"], rows, c["WARPS_K"])
+    threads = c["WARPS_R"] * c["WARPS_K"] * 32
+    step_of = Step("gemm_w4", args, (grid, 1, 1), (threads, 1, 1), shared_bytes=shared)
+    requires = [
+        *([] if macros["TILED_M"] else [(f"M <= {c['TOKENS']}", f"M of at most {c['TOKENS']}")]),
+        (f"{tiles} * {rounds} < {_MOST_STAGES}", "fewer products"),
+        *((f"{size} % {by} == 0", f"{size} that is a multiple of {by}") for size, by in _multiples(macros, c, rows, step)),
+        *(
+            (f"stride_{name}_0 % {by} == 0", f"rows of {name} that lie multiples of {by} numbers apart")
+            for name, by in (("x", int(macros["COPY_X"]) // 2), ("y", macros["STORE"]))
+        ),
+    ]
+    return LaunchPlan((step_of,), requires=tuple(requires))
+
+
+def _multiples(macros: Mapping[str, int | str], c: Mapping[str, Any], rows: int, step: int) -> Iterator[tuple[str, int]]:
+    """What sizes must be multiples of, for a kernel to serve them."""
+    if not macros["EDGE_M"]:
+        yield "M", c["TOKENS"]
+    yield "K", 2 if macros["EDGE_K"] else step
+    of_scales = max(int(macros["COPY_S"]) // 2, int(macros["COPY_Z"]) if macros["ZEROS"] else 1, int(macros["STORE"]))
+    yield "N", of_scales if macros["EDGE_N"] else rows
+
+
+# Microseconds, unless said otherwise. Counted, not fitted.
+_LAUNCH, _LATENCY = 2.8, 1.1  # of the kernel; from asking to having, with memory busy
+_READ, _CACHE = 0.88, 1.15  # of memory's nominal rate: a plain read, and what L2 gives to all multiprocessors
+_CLOCK = 1700.0  # a microsecond
+# Clocks of a multiprocessor: for 256 weights, for these with each 8 tokens, for x from shared memory, for a stage.
+_WIDEN, _PRODUCT, _FETCH, _STAGE = 5.5, 1.0, 2.0, 90.0
+_JOIN, _PART = 1.8, 0.1  # parts that are added up: once, and for each
+_LEAVE = 0.8  # a tile's end and the next one's begin, for a block
+
+
+def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
+    """What is read in waves of blocks, by as many as a multiprocessor holds, and what adds up their parts."""
+    rows, step, tokens = c["WARPS_R"] * c["TILES"] * PACKED_N, c["WARPS_K"] * c["UNROLL"] * PACKED_K, c["TOKENS"]
+    tiles, rounds = ceil(gemm.n / rows) * ceil(gemm.m / tokens), ceil(gemm.k / step)
+    slots = gpu.multiprocessors * c["MIN_BLOCKS"]
+    blocks = min(tiles * rounds, tiles * c["SPLITS"] or slots)
+    each = ceil(tiles * rounds / blocks)  # stages of a block
+    weights, others = rows * step / 2, tokens * step * 2 + rows * step * 2 / (gemm.group or gemm.k)
+    rate = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    units = rows * step / 256
+    clocks = _STAGE + units * (_WIDEN + tokens / 8 * (_PRODUCT + _FETCH / c["TILES"]))
+    late = ceil(each / (c["STAGES"] - 1)) * _LATENCY
+    whole = _LAUNCH
+    for alive in [slots] * (blocks // slots) + ([blocks % slots] if blocks % slots else []):
+        of_one = ceil(alive / gpu.multiprocessors)
+        memory = alive * each * weights / (rate * _READ)
+        cache = alive * each * (weights + others) / (rate * _CACHE)
+        whole += _LATENCY + _LEAVE + overlapped([memory, cache, late, of_one * each * clocks / _CLOCK])
+    parts = blocks / tiles
+    if parts > 1 or (not c["SPLITS"] and parts % 1):
+        whole += _JOIN + ceil(parts) * _PART + 2 * blocks * rows * tokens * 4 / (rate * _CACHE)
+    return whole * 1e-6
+
+
+@lru_cache(64)
+def _ranked(gemm: GemmW4, gpu: Gpu) -> tuple[Mapping[str, Any], ...]:
+    """Twelve that the space admits, the fastest by the model first, one of each shape of blocks."""
+    space, kept = _space(gemm, gpu), dict[tuple[int, ...], Mapping[str, Any]]()
+    for config in sorted(_candidates(gemm), key=lambda config: _seconds(gemm, gpu, config)):
+        kind = config["TILES"], config["WARPS_R"], config["WARPS_K"], config["SPLITS"]
+        if kind not in kept and not space.explain(config):
+            kept[kind] = config
+            if len(kept) == 12:
+                break
+    return tuple(kept.values())
+
+
+def _candidates(gemm: GemmW4) -> Iterator[dict[str, Any]]:
+    tokens = covering([8, 16, 32, 64], gemm.m)[-1]
+    for tiles, (warps_r, warps_k), unroll, stages, blocks, splits in product(
+        (2, 1, 4), ((4, 2), (4, 1), (2, 2), (2, 4), (8, 1), (1, 4), (1, 2), (1, 8), (2, 1)), (2, 1), (4, 6, 8, 3, 2),
+        (1, 2, 3, 4), (0, 1, 2, 4, 8),
+    ):  # fmt: skip
+        yield {
+            "TOKENS": tokens, "TILES": tiles, "WARPS_R": warps_r, "WARPS_K": warps_k, "UNROLL": unroll,
+            "STAGES": stages, "MIN_BLOCKS": blocks, "SPLITS": splits,
+        }  # fmt: skip
