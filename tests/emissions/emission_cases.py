@@ -71,6 +71,10 @@ GEMMS = (
     "gemm M=64 N=96 K=128 layout=nt alpha=0.5 beta=2.0",
     "gemm M=64 N=96 K=128 dtype=i8 layout=nt c=bf16 scales=column",
 )
+FOUR_BITS = (
+    "gemm_w4 M=16 N=4096 K=4096 weight_layout=packed",
+    "gemm_w4 M=40 N=100 K=330 G=32 dtype=f16 zeros=true weight_layout=packed",
+)
 CONVOLUTIONS = (
     "c2d N=2 H=13 W=17 CI=5 CO=19 k=3 stride=2 pad=1",
     "c2d N=1 H=28 W=28 CI=32 CO=64 k=1 dtype=i8 layout=nchw",
@@ -225,6 +229,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("rvv_gemm", GEMMS, RISCV, 5),
         *_crossed("c_gemm", GEMMS, (X86[0], *ARM, RISCV[1]), 5),
         *_crossed("sm90_gemm", GEMMS, CUDA, 15),
+        *_crossed("mma_gemm_w4", FOUR_BITS, CUDA[1:3], 6),
         *_crossed("skinny_gemm", GEMMS, (*CUDA, *HIP), 6),
         *_crossed("mma_gemm", GEMMS, (*CUDA, *HIP), 5),
         *_crossed(

@@ -25,7 +25,6 @@ OPERATORS: Registry[type[Operator]] = Registry(
     {
         "gemm": "deepgen.operators.gemm:Gemm",
         "gemm_w4": "deepgen.operators.gemm_w4:GemmW4",
-        "gemm_w4": "deepgen.operators.gemm_w4:GemmW4",
         "softmax": "deepgen.operators.softmax:Softmax",
         "conv2d": "deepgen.operators.conv2d:Conv2d",
         "attention": "deepgen.operators.attention:Attention",

@@ -277,7 +277,7 @@ def pack_w4(w: Any, scales: Any, zeros: Any = None) -> tuple[Any, Any, Any]:
     high, wide = ceil(w.shape[0] / PACKED_N), ceil(2 * w.shape[1] / PACKED_K)
     torch = hasattr(w, "new_zeros")
     shape = (high * PACKED_N, wide * PACKED_K // 2)
-    whole = w.new_zeros(shape) if torch else _empty(shape)
+    whole: Any = w.new_zeros(shape) if torch else _empty(shape)
     whole[: w.shape[0], : w.shape[1]] = w
     # r: row / 8, g: row % 8; of 64 steps of K h: 32, t: 8, s: 4, kk: 2; the halves of a byte are even and odd k
     pairs = whole.reshape(high, 2, 8, wide, 2, 4, 2, 2)
@@ -288,7 +288,7 @@ def pack_w4(w: Any, scales: Any, zeros: Any = None) -> tuple[Any, Any, Any]:
     packed[..., 0, :] = (low & 15) | ((up & 15) << 4)
     packed[..., 1, :] = (low >> 4) | ((up >> 4) << 4)
     packed = packed.reshape(high, wide, 32, 16)
-    return packed, _turned(scales, torch), None if zeros is None else _turned(zeros, torch)
+    return packed, _by_group(scales, torch), None if zeros is None else _by_group(zeros, torch)
 
 
 def _empty(shape: tuple[int, int]) -> Array:
@@ -297,5 +297,5 @@ def _empty(shape: tuple[int, int]) -> Array:
     return np.zeros(shape, np.uint8)
 
 
-def _turned(of_groups: Any, torch: bool) -> Any:
+def _by_group(of_groups: Any, torch: bool) -> Any:
     return of_groups.T.contiguous() if torch else of_groups.T.copy()

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import deepgen as dg
-from deepgen.operators import OPERATORS, Operator, attention, attention_backward, conv2d, gemm, grouped_gemm, softmax
+from deepgen.operators import (
+    OPERATORS,
+    Operator,
+    attention,
+    attention_backward,
+    conv2d,
+    gemm,
+    gemm_w4,
+    grouped_gemm,
+    softmax,
+)
 from deepgen.operators.expr.operator import as_operator
 
 
@@ -26,6 +36,8 @@ OWN: list[Operator] = [
     gemm(48, 80, 100, dtype="i8"),
     gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
     gemm(1024, 3, 512, dtype="bf16", layout="nt"),
+    gemm_w4(9, 37, 130, group=32, zeros=True),
+    gemm_w4(17, 52, 200, group=64, dtype="f16", zeros=True, weight_layout="packed"),
     softmax(9, 37),
     softmax(512, 4096, dtype="bf16"),
     attention(1, 4, 9, 13, 16, kv_heads=2, causal=True, dtype="f32"),

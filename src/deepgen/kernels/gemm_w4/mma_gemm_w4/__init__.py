@@ -10,7 +10,7 @@ from typing import Any
 
 from deepgen.kernels.base import overlapped
 from deepgen.kernels.gemm.mma_gemm.formats import NOTHING, counters, sums
-from deepgen.kernels.shared import covering, gpu_kernel, served, sources
+from deepgen.kernels.shared import Macros, covering, gpu_kernel, served, sources
 from deepgen.operators import GemmW4, Operator
 from deepgen.operators.gemm_w4 import PACKED_K, PACKED_N
 from deepgen.space import Space, implies
@@ -61,7 +61,11 @@ class MmaGemmW4:
 def _space(gemm: GemmW4, gpu: Gpu) -> Space:
     s = Space(MmaGemmW4.name)
     tokens = s.knob("TOKENS", covering([8, 16, 32, 64], gemm.m))
-    tiles, warps_r, warps_k = s.knob("TILES", [1, 2, 4]), s.knob("WARPS_R", [1, 2, 4, 8]), s.knob("WARPS_K", [1, 2, 4, 8])
+    tiles, warps_r, warps_k = (
+        s.knob("TILES", [1, 2, 4]),
+        s.knob("WARPS_R", [1, 2, 4, 8]),
+        s.knob("WARPS_K", [1, 2, 4, 8]),
+    )
     unroll, stages = s.knob("UNROLL", [1, 2, 4]), s.knob("STAGES", [2, 3, 4, 6, 8, 12])
     blocks, splits = s.knob("MIN_BLOCKS", [1, 2, 3, 4]), s.knob("SPLITS", [0, 1, 2, 3, 4, 6, 8, 12, 16])
     threads = s.derive("threads", warps_r * warps_k * 32)
@@ -97,7 +101,7 @@ def _width(size: int, count: int) -> int:
     return next(width for width in (16, 8, 4) if count * size % width == 0)
 
 
-def _macros(gemm: GemmW4, c: Mapping[str, Any]) -> dict[str, int | str]:
+def _macros(gemm: GemmW4, c: Mapping[str, Any]) -> Macros:
     rows, step, of = c["WARPS_R"] * c["TILES"] * PACKED_N, c["WARPS_K"] * c["UNROLL"] * PACKED_K, gemm.dtype
     return {
         "TYPE_A": of,
@@ -147,7 +151,10 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
     requires = [
         *([] if macros["TILED_M"] else [(f"M <= {c['TOKENS']}", f"M of at most {c['TOKENS']}")]),
         (f"{tiles} * {rounds} < {_MOST_STAGES}", "fewer products"),
-        *((f"{size} % {by} == 0", f"{size} that is a multiple of {by}") for size, by in _multiples(macros, c, rows, step)),
+        *(
+            (f"{size} % {by} == 0", f"{size} that is a multiple of {by}")
+            for size, by in _multiples(macros, c, rows, step)
+        ),
         *(
             (f"stride_{name}_0 % {by} == 0", f"rows of {name} that lie multiples of {by} numbers apart")
             for name, by in (("x", int(macros["COPY_X"]) // 2), ("y", macros["STORE"]))
@@ -156,7 +163,9 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
     return LaunchPlan((step_of,), requires=tuple(requires))
 
 
-def _multiples(macros: Mapping[str, int | str], c: Mapping[str, Any], rows: int, step: int) -> Iterator[tuple[str, int]]:
+def _multiples(
+    macros: Mapping[str, int | str], c: Mapping[str, Any], rows: int, step: int
+) -> Iterator[tuple[str, int]]:
     """What sizes must be multiples of, for a kernel to serve them."""
     if not macros["EDGE_M"]:
         yield "M", c["TOKENS"]
@@ -169,10 +178,11 @@ def _multiples(macros: Mapping[str, int | str], c: Mapping[str, Any], rows: int,
 _LAUNCH, _LATENCY = 2.8, 1.1  # of the kernel; from asking to having, with memory busy
 _READ, _CACHE = 0.88, 1.15  # of memory's nominal rate: a plain read, and what L2 gives to all multiprocessors
 _CLOCK = 1700.0  # a microsecond
-# Clocks of a multiprocessor: for 256 weights, for these with each 8 tokens, for x from shared memory, for a stage.
-_WIDEN, _PRODUCT, _FETCH, _STAGE = 5.5, 1.0, 2.0, 90.0
-_JOIN, _PART = 1.8, 0.1  # parts that are added up: once, and for each
-_LEAVE = 0.8  # a tile's end and the next one's begin, for a block
+# Instructions of a warp: to widen 256 weights, to multiply them by 8 tokens and, for TILES of them, to load these; a
+# stage's own. What else a stage takes, in clocks, and how many warps hide half of each other's waiting.
+_WIDEN, _PRODUCT, _FETCH, _STAGE, _BARRIER, _HALF = 13.0, 1.0, 1.0, 60.0, 100.0, 5.0
+_JOIN, _PART = 2.0, 0.1  # parts that are added up: once, and for each
+_LEAVE = 0.6  # a tile's end and the next one's begin, for a block
 
 
 def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
@@ -184,12 +194,13 @@ def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
     each = ceil(tiles * rounds / blocks)  # stages of a block
     weights, others = rows * step / 2, tokens * step * 2 + rows * step * 2 / (gemm.group or gemm.k)
     rate = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
-    units = rows * step / 256
-    clocks = _STAGE + units * (_WIDEN + tokens / 8 * (_PRODUCT + _FETCH / c["TILES"]))
+    warps = c["WARPS_R"] * c["WARPS_K"]
+    needed = rows * step / 256 * (_WIDEN + tokens / 8 * (_PRODUCT + _FETCH / c["TILES"])) + warps * _STAGE
     late = ceil(each / (c["STAGES"] - 1)) * _LATENCY
     whole = _LAUNCH
     for alive in [slots] * (blocks // slots) + ([blocks % slots] if blocks % slots else []):
         of_one = ceil(alive / gpu.multiprocessors)
+        clocks = needed / 4 * (1 + _HALF / (of_one * warps)) + _BARRIER / of_one
         memory = alive * each * weights / (rate * _READ)
         cache = alive * each * (weights + others) / (rate * _CACHE)
         whole += _LATENCY + _LEAVE + overlapped([memory, cache, late, of_one * each * clocks / _CLOCK])
@@ -215,9 +226,13 @@ def _ranked(gemm: GemmW4, gpu: Gpu) -> tuple[Mapping[str, Any], ...]:
 def _candidates(gemm: GemmW4) -> Iterator[dict[str, Any]]:
     tokens = covering([8, 16, 32, 64], gemm.m)[-1]
     for tiles, (warps_r, warps_k), unroll, stages, blocks, splits in product(
-        (2, 1, 4), ((4, 2), (4, 1), (2, 2), (2, 4), (8, 1), (1, 4), (1, 2), (1, 8), (2, 1)), (2, 1), (4, 6, 8, 3, 2),
-        (1, 2, 3, 4), (0, 1, 2, 4, 8),
+        (2, 1, 4), ((4, 2), (4, 1), (2, 2), (2, 4), (8, 1), (1, 4), (1, 2), (1, 8), (2, 1), (1, 1)),
+        (2, 1), (4, 6, 8, 3, 2), (1, 2, 3, 4), (0, 1, 2, 4, 8),
     ):  # fmt: skip
+        rows, step = warps_r * tiles * PACKED_N, warps_k * unroll * PACKED_K
+        beyond = rows >= max(2 * gemm.n, 2 * PACKED_N) or step >= max(2 * gemm.k, 2 * PACKED_K)
+        if beyond or (max(stages - 1, splits) - 1) * step >= max(gemm.k, 2):  # the space says so too, but slowly
+            continue
         yield {
             "TOKENS": tokens, "TILES": tiles, "WARPS_R": warps_r, "WARPS_K": warps_k, "UNROLL": unroll,
             "STAGES": stages, "MIN_BLOCKS": blocks, "SPLITS": splits,
