@@ -50,6 +50,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "mma_backward": f"{_KERNELS}.attention.mma_backward:MmaBackward",
         "simt_attention": f"{_KERNELS}.attention.simt_attention:SimtAttention",
         "c_grouped": f"{_KERNELS}.grouped_gemm.c_grouped:CGrouped",
+        "sm90_grouped": f"{_KERNELS}.grouped_gemm.sm90_grouped:Sm90Grouped",
         "mma_grouped": f"{_KERNELS}.grouped_gemm.mma_grouped:MmaGrouped",
         "sm90_conv": f"{_KERNELS}.conv2d.sm90_conv:Sm90Conv",
         "sm90_conv_copied": f"{_KERNELS}.conv2d.sm90_conv_copied:Sm90ConvCopied",

@@ -48,7 +48,7 @@ OWN: dict[str, tuple[dict[str, Any], ...]] = {
 }
 ONES = ("stride", "dilation", "groups")
 # With special instructions, of which those on 16 bits are emulated.
-ON_HOPPER = ("sm90_gemm", "sm90_conv", "sm90_pointwise")
+ON_HOPPER = ("sm90_gemm", "sm90_conv", "sm90_pointwise", "sm90_grouped")
 MOST_THREADS = 8192  # for these
 Wrong = Callable[[str], str]  # what is wrong with a kernel on a probe, in words
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import hopper_emulation
 import mma_emulation
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from kernel_runs import Runs
 from deepgen import generators, targets
 from deepgen.kernels.grouped_gemm.c_grouped import CGrouped
 from deepgen.kernels.grouped_gemm.mma_grouped import MmaGrouped
+from deepgen.kernels.grouped_gemm.sm90_grouped import Sm90Grouped
 from deepgen.operators import grouped_gemm
 from deepgen.operators.grouped_gemm import LAYOUTS
 
@@ -66,7 +69,38 @@ def test_blocks_beyond_the_experts_rows_write_nothing(tmp_path: Path) -> None:
         assert (tensors["C"][last:] == 7).all() and (tensors["C"][:last] != 7).sum() >= 0.9 * 32 * last
 
 
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "late results": ({"n": 160, "k": 152, "a": "f16", "c": "f16", "scales": "column"}, {"STORE": "late"}),
+    "turns": ({"m": 400, "scales": "expert"}, {"SCHEDULE": "ping-pong", "TILES_M": 2, "STORE": "copy"}),
+    "several warpgroups": ({"layout": "nn", "m": 500}, {"CONSUMERS": 3, "BN": 64, "STORE": "copy"}),
+    "rows of odd length": ({"n": 90, "scales": "row"}, {"STORE": "lines", "CONSUMERS": 2}),
+    "gradient": ({"layout": "tn", "m": 160, "k": 300}, {"CONSUMERS": 2, "STORE": "late"}),
+    "gradient, two lines a stage": ({"layout": "tn", "m": 160, "k": 700}, {"ATOMS": 2, "BN": 96}),
+}
+
+
+@emulated
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_warpgroup_products_are_right_on_every_probe(way: str, tmp_path: Path) -> None:
+    changes, knobs = WAYS[way]
+    family, operator = Sm90Grouped(), replace(grouped_gemm(5, 300, 96, 72), **changes)
+    (config,) = family.space(operator, CHIP).restrict(knobs).sample(1, seed=zlib.crc32(way.encode()))
+    kernel = family.emit(operator, CHIP, config)
+    library = hopper_emulation.build(kernel, tmp_path)
+    assert [
+        (probe, str(one))
+        for probe in operator.probes()
+        if not (one := hopper_emulation.run(kernel, library, operator, probe)).ok
+    ] == []
+    for other in (replace(operator, experts=1), replace(operator, experts=9, m=24, k=520)):
+        assert hopper_emulation.run(kernel, library, other).ok, other
+
+
 def test_families_come_in_the_order_of_their_speed() -> None:
     operator = grouped_gemm(8, 4096, 4096, 2048)
     assert [family.name for family in generators.serving(operator, targets.resolve("cuda:sm_80"))] == ["mma_grouped"]
+    assert [family.name for family in generators.serving(operator, CHIP)] == ["sm90_grouped", "mma_grouped"]
+    odd = replace(operator, k=2044)
+    assert Sm90Grouped().refuses(odd, CHIP) == "it supports rows of A and B of whole 16 bytes"
     assert generators.find(replace(operator, a="f32", c="f32"), HERE).name == "c_grouped"

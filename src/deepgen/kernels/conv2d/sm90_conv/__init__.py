@@ -9,8 +9,7 @@ from typing import Any
 
 from deepgen.kernels.base import Rank
 from deepgen.kernels.conv2d.sm90_conv.lower import ConvWindows, as_gemm, conv_macros, conv_plan, windows_of
-from deepgen.kernels.gemm import sm90_gemm
-from deepgen.kernels.gemm.sm90_gemm import products_header
+from deepgen.kernels.gemm.sm90_gemm import products_header, sm90_sources
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, BY_LINES, lower, plan, rows_of_tile
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, Gathered, seconds
@@ -57,7 +56,7 @@ class Sm90Conv:
         lowered = lower(gemm, config)
         lines = ("store_lines.h",) if config["STORE"] in BY_LINES else ()
         files = (
-            *sources(sm90_gemm.__name__, (*_SHARED, *lines)),
+            *sm90_sources((*_SHARED, *lines)),
             Source("products.h", products_header(gemm, config["BN"])),
             Source("producers.h", source_text(__name__, "windows.h")),
             *sources(__name__, ("im2col.h",)),

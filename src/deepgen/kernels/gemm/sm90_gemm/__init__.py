@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
@@ -10,7 +11,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
-from deepgen.kernels.shared import defines, served, sources
+from deepgen.kernels.shared import defines, resolved, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
@@ -67,7 +68,7 @@ class Sm90Gemm:
         return Kernel(
             name=self.name,
             language="cuda",
-            sources=(*sources(__name__, files), products),
+            sources=(*sm90_sources(files), products),
             flags=("-std=c++17", *defines(lowered.macros)),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
@@ -83,6 +84,12 @@ class Sm90Gemm:
 
     def least_seconds(self, operator: Operator, target: Target) -> float:
         return LAUNCH * 1e-6
+
+
+def sm90_sources(names: Iterable[str], *, grouped: bool = False) -> tuple[Source, ...]:
+    """Files of this family, for whole matrices or for rows that belong to experts."""
+    own = sources(__name__, names)
+    return tuple(replace(file, text=resolved(file.text, {"GROUPED": grouped})) for file in own)
 
 
 def products_header(gemm: Gemm, columns: int) -> str:

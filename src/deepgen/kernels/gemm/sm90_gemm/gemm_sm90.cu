@@ -117,6 +117,10 @@ DG_DEVICE void release(u32 empty, int rank) {
     }
 }
 
+#if GROUPED
+#include "expert_rows.h"
+
+#endif
 // The products of an atom are put in line. `add`: to sums that there are.
 template <int COUNT = 4, int LINE = 128>
 DG_DEVICE void put_products(acc_t (&sums)[CHUNKS * 4], u64 a, u64 b, bool add) {
@@ -215,6 +219,17 @@ DG_DEVICE void multiply(
 ) {
     int i = 0, steps = w.steps;
     [[maybe_unused]] int line = LAST_PRODUCTS < 4 ? w.first * ATOMS % TAP_LINES : 0;
+#if GROUPED
+    if (w.m + team * TILE_M >= w.end) {
+#if LATE
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) late.store(piece);
+        late.any = false;
+#endif
+        pass_by(s, at, steps, rank);
+        return;
+    }
+#endif
 #if EXACT
 #pragma unroll
     for (int k = 0; k < CHUNKS * 4; ++k) sums[k] = 0;
@@ -226,13 +241,23 @@ DG_DEVICE void multiply(
 #if LATE
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
+#if GROUPED
+        if (i < steps) clear_rest(s, at, w, i, team);
+#endif
         if (i < steps) multiply_step(sums, s, at, a, b, i == 0, last, rank, line, team), ++i;
         late.store(piece);
     }
     late.any = false;
 #endif
 #pragma unroll 1
+#if GROUPED
+    for (; i < steps; ++i) {
+        clear_rest(s, at, w, i, team);
+        multiply_step(sums, s, at, a, b, i == 0, last, rank, line, team);
+    }
+#else
     for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i == 0, last, rank, line, team);
+#endif
 #endif
     if (PING_PONG) return;
     products_wait<0>();
@@ -260,6 +285,10 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         notify(ORDER, 256);
     }
     while (schedule.next(p, w)) {
+#if GROUPED
+        const Problem& whole = p;
+        const Problem p = of_expert(whole, w);
+#endif
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
         multiply(sums, s, at, w, a, b, rank, team, late);
@@ -271,6 +300,13 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         }
 #pragma unroll
         for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
+#if GROUPED
+        int left = w.end - w.m - row;  // rows from this warp's first on: the copy engine would store others' too
+        if (!GRADIENT && left < TILE_M - 48) {
+            if (left > 0) store_straight<CHUNKS>(p, w, row, sums, 0);
+            continue;
+        }
+#endif
 #if EXCHANGE
         if (FIXUP == SPLIT || w.steps < schedule.steps) {  // a part
             acc_t own[SHARE * 4];

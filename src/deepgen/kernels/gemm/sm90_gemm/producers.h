@@ -38,7 +38,11 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
     u64 use_a = policy<CACHE_A>(), use_b = policy<CACHE_B>();
     if (REALIGN) wait_for_launch_before();
     while (schedule.next(p, w)) {
+#if GROUPED
+        int k = w.k, of_b = GRADIENT ? 0 : w.expert;
+#else
         int k = w.first * BK;
+#endif
 #pragma unroll 1
         for (int i = 0; i < w.steps; ++i) {
             u32 full = s.full + at.stage * 8, tile = s.stages + at.stage * STAGE_BYTES;
@@ -48,8 +52,13 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
             for (int j = 0; j < ATOMS; ++j) {
                 get_tile<A_ROWS, CLUSTER_N, A_K_MAJOR, 128, CACHE_A>(
                     tile + j * A_BYTES, a, full, w.m, k, SHARED_A ? 0 : w.batch, rank_n, along_n, use_a);
+#if GROUPED
+                get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
+                    tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, of_b, rank_m, along_m, use_b);
+#else
                 get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
                     tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m, use_b);
+#endif
                 k += BK / ATOMS;
             }
             at.advance();

@@ -1,0 +1,134 @@
+"""Grouped GEMM on Hopper's tensor cores: `sm90_gemm`, whose blocks take tiles of experts' rows by the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm, products_header, sm90_sources
+from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
+from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, LoweredSm90, lower, plan, rows_of_tile
+from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
+from deepgen.kernels.gemm.sm90_gemm.realign import realigned
+from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
+from deepgen.kernels.grouped_gemm import as_batch
+from deepgen.kernels.shared import defines, of_several_kinds, served, source_text, sources
+from deepgen.operators import Operator
+from deepgen.operators.grouped_gemm import GroupedGemm
+from deepgen.space import Space
+from deepgen.space.expr import points
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import Arg, DescriptorArg, Kernel, LaunchPlan, Source, TensorArg, dtype
+
+_SHARED = ("gemm_sm90.cu", "producers.h", "epilogue.h", "numbers.h", "hopper.h")
+# What all configs have in common: blocks that stay, whole tiles, nothing compiled for a number of rows.
+_FIXED: dict[str, Any] = {"FIXUP": "none", "PERSISTENT": True, "CLUSTER_M": 1, "CLUSTER_N": 1, "HILBERT": False, "FIXED": False}
+_OFFSETS = -10  # the place of a plain product's counters among its arguments
+_READ = 0.75  # the share of the memory's rate that reads reach, as in the model of plain products
+_MOST_ROWS = 256  # of a box for the copy engine
+
+
+class Sm90Grouped:
+    """Copy engine, barriers, warpgroup products, blocks that stay: f16, bf16, tf32 and 8-bit floats on sm_90a."""
+
+    name = "sm90_grouped"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(operator, GroupedGemm):
+            return "it supports grouped_gemm only"
+        product = as_batch(operator)
+        if (reason := Sm90Gemm().refuses(product, target)) is not None:
+            return reason
+        return "it supports rows of A and B of whole 16 bytes" if realigned(product) else None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        grouped, gpu = served(operator, target, GroupedGemm, Cuda)
+        space = sm90_space(self.name, as_batch(grouped), gpu)
+        values = {knob.name: knob.values for knob in space.knobs}
+        kept: dict[str, list[Any]] = {"STORE": [way for way in values["STORE"] if way not in ("reuse", "sectors")]}
+        kept |= {"STAGES": [count for count in values["STAGES"] if count != 1]}  # sums may be longer than here
+        turns: dict[str, Any] = {"SCHEDULE": "cooperative"} if grouped.gradient else {}  # turns need tiles of as many steps
+        space = space.restrict({**_FIXED, **kept, **turns})
+        low = [(c, t) for c in (1, 2, 3) for t in (1, 2) if 64 * c * t <= _MOST_ROWS]
+        space.require(points(["CONSUMERS", "TILES_M"], low), f"whole tiles of A have at most {_MOST_ROWS} rows")
+        return space
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        grouped, gpu = served(operator, target, GroupedGemm, Cuda)
+        product = as_batch(grouped)
+        lowered = lower(product, config)
+        own: dict[str, int | str] = {
+            "A_ROWS": lowered.macros["BM"],  # others' rows follow an expert's
+            "SHARED_A": 1,
+            "GRADIENT": int(grouped.gradient),
+            "SCALE_STRIDE": {"expert": "1", "column": "p.n"}.get(grouped.scales, "0"),
+        }
+        lowered = replace(lowered, macros={**lowered.macros, **own})
+        lines = ("store_lines.h",) if config["STORE"] in BY_LINES else ()
+        files = (
+            *sm90_sources((*_SHARED, *lines), grouped=True),
+            Source("products.h", products_header(product, config["BN"])),
+            Source("schedule.h", source_text(__name__, "grouped_schedule.h")),
+            *sources(__name__, ("expert_rows.h",)),
+        )
+        launch = _plan(grouped, gpu, config, lowered)
+        return Kernel(self.name, "cuda", files, ("-std=c++17", *defines(lowered.macros)), launch)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return next(self.ranked(operator, target))
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        grouped, gpu = served(operator, target, GroupedGemm, Cuda)
+        return of_several_kinds(_timed(grouped, gpu), self.space(grouped, gpu), KINDS)
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return _seconds(*served(operator, target, GroupedGemm, Cuda), config)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        return LAUNCH * 1e-6
+
+
+@lru_cache(2)
+def _timed(grouped: GroupedGemm, gpu: Cuda) -> list[tuple[float, dict[str, Any]]]:
+    """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
+    product = as_batch(grouped)
+    many = replace(product, batch=product.batch * gpu.multiprocessors)  # for which blocks stay
+    configs = (config(many, gpu, way) for way in ways(product, gpu) if way.blocks == 1)
+    kept = [{**one, **_FIXED} for one in configs if one is not None and one["FIXUP"] == "none"]
+    return sorted(((_seconds(grouped, gpu, one), one) for one in kept), key=lambda row: row[0])
+
+
+def _seconds(grouped: GroupedGemm, gpu: Cuda, config: Mapping[str, Any]) -> float:
+    """As one product of all rows, for the number of tiles, but every expert's matrix is read. Half of an expert's last
+    tile has no rows, on average; warpgroups that have none pass it by."""
+    if grouped.gradient:
+        return seconds(as_batch(grouped), gpu, config)
+    last = rows_of_tile(config) if config["SCHEDULE"] == "ping-pong" else 64 * config["TILES_M"]
+    rows = grouped.m + min(grouped.experts, grouped.m) * (last // 2)
+    own = seconds(grouped.product(rows, grouped.k), gpu, config)
+    return max(own, LAUNCH * 1e-6 + grouped.least_bytes() / (gpu.bandwidth_gbs * 1e9 * _READ))
+
+
+def _plan(grouped: GroupedGemm, gpu: Cuda, config: Mapping[str, Any], lowered: LoweredSm90) -> LaunchPlan:
+    """A plain product's, with the offsets among its arguments and as many blocks as there may be tiles."""
+    whole = plan(as_batch(grouped), config, lowered, gpu.multiprocessors)
+    (step,) = whole.steps
+    args: list[Arg] = [_argument(grouped, arg) for arg in step.args]
+    args[_OFFSETS] = TensorArg("offsets")
+    bm = lowered.macros["BM"]
+    rows = f"ceil_div(M, {bm}) * E" if grouped.gradient else f"((M + E * {int(bm) - 1}) // {bm})"
+    blocks = f"min({rows} * ceil_div(N, {config['BN']}), {gpu.multiprocessors * config['MIN_BLOCKS']})"
+    return replace(whole, steps=(replace(step, args=tuple(args), grid=(blocks, 1, 1)),))
+
+
+def _argument(grouped: GroupedGemm, arg: Arg) -> Arg:
+    """All experts' rows are one matrix."""
+    if not isinstance(arg, DescriptorArg) or arg.tensor not in ("AB" if grouped.gradient else "AC"):
+        return arg
+    assert arg.spec.sizes is not None and arg.spec.strides is not None
+    letter, size = arg.tensor.lower(), dtype(grouped.c if arg.tensor == "C" else grouped.a).bytes
+    rows = "K" if grouped.gradient else "M"
+    strides = (arg.spec.strides[0], f"{rows} * ld{letter} * {size}")
+    return replace(arg, spec=replace(arg.spec, sizes=(*arg.spec.sizes[:2], 1), strides=strides))
