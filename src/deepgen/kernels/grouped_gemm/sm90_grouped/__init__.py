@@ -24,7 +24,14 @@ from deepgen.vocabulary import Arg, DescriptorArg, Kernel, LaunchPlan, Source, T
 
 _SHARED = ("gemm_sm90.cu", "producers.h", "epilogue.h", "numbers.h", "hopper.h")
 # What all configs have in common: blocks that stay, whole tiles, nothing compiled for a number of rows.
-_FIXED: dict[str, Any] = {"FIXUP": "none", "PERSISTENT": True, "CLUSTER_M": 1, "CLUSTER_N": 1, "HILBERT": False, "FIXED": False}
+_FIXED: dict[str, Any] = {
+    "FIXUP": "none",
+    "PERSISTENT": True,
+    "CLUSTER_M": 1,
+    "CLUSTER_N": 1,
+    "HILBERT": False,
+    "FIXED": False,
+}
 _OFFSETS = -10  # the place of a plain product's counters among its arguments
 _READ = 0.75  # the share of the memory's rate that reads reach, as in the model of plain products
 _MOST_ROWS = 256  # of a box for the copy engine
@@ -49,7 +56,9 @@ class Sm90Grouped:
         values = {knob.name: knob.values for knob in space.knobs}
         kept: dict[str, list[Any]] = {"STORE": [way for way in values["STORE"] if way not in ("reuse", "sectors")]}
         kept |= {"STAGES": [count for count in values["STAGES"] if count != 1]}  # sums may be longer than here
-        turns: dict[str, Any] = {"SCHEDULE": "cooperative"} if grouped.gradient else {}  # turns need tiles of as many steps
+        turns: dict[str, Any] = (
+            {"SCHEDULE": "cooperative"} if grouped.gradient else {}
+        )  # turns need tiles of as many steps
         space = space.restrict({**_FIXED, **kept, **turns})
         low = [(c, t) for c in (1, 2, 3) for t in (1, 2) if 64 * c * t <= _MOST_ROWS]
         space.require(points(["CONSUMERS", "TILES_M"], low), f"whole tiles of A have at most {_MOST_ROWS} rows")
