@@ -153,6 +153,30 @@ def test_parts_of_an_odd_length_are_read_in_runs(tmp_path: Path) -> None:
 
 
 @emulated
+def test_columns_are_scanned_by_lanes_with_what_is_computed_of_the_sums(tmp_path: Path) -> None:
+    def scan(rows: int, *, cast: str = "f32", flipped: bool = False) -> Expression:
+        x = dg.tensor("x", (rows, 9), cast)
+        place = (lambda i: rows - 1 - i) if flipped else lambda i: i
+        run = dg.scan("run", (rows, 9), lambda i, j: x[place(i), j].cast("f32"), axis=0)
+        return dg.expression(dg.compute("y", (rows, 9), lambda i, j: (run[place(i), j] * 2).cast(cast)))
+
+    kinds = {
+        "two": scan(2, cast="bf16"),
+        "short": scan(12),
+        "flipped": scan(301, cast="f16", flipped=True),
+        "middle": cases.scan((3, 70, 5), 1, op="max"),
+        "pieces": scan(4200, cast="f16"),
+        "flipped pieces": scan(4099, flipped=True),
+    }
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        launches = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches
+        assert sketch.name.startswith("scan_columns") and len(launches) == (3 if "pieces" in name else 1), name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_columns")), tmp_path / "all")
+
+
+@emulated
 def test_short_columns_that_are_read_again_are_kept_by_threads(tmp_path: Path) -> None:
     x, over = dg.tensor("x", (3, 40, 33), "f16"), dg.reduce_axis("r", 40)
     most = dg.compute("most", (3, 33), lambda i, j: dg.max(x[i, over, j], over))

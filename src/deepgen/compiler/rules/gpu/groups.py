@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
-from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
+from deepgen.operators.expr.index import Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import (
-    Axis,
     Binary,
-    Cast,
     Expression,
     Read,
     Stage,
-    Value,
     reads,
-    substituted,
-    with_reads,
 )
 from deepgen.vocabulary import dtype
 
@@ -94,61 +89,9 @@ def _is_product(stage: Stage) -> bool:
     return all(_times(stage, read.tensor) >= _OFTEN for read in reads(stage.value))
 
 
-def cast_when_read(expression: Expression) -> Expression:
-    """The expression with casts to wider formats moved to the readers: copies then have the narrower format."""
-    stages = list(expression.stages)
-    for n, stage in enumerate(stages):
-        if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
-            inner = stage.value.value
-            if dtype(inner.dtype).bytes > dtype(stage.dtype).bytes:
-                continue
-            stages = [replace(s, value=with_reads(s.value, _cast(stage.name, inner.dtype))) for s in stages]
-            stages[n] = replace(stage, value=inner)
-    return replace(expression, stages=tuple(stages))
-
-
-def _cast(name: str, of: str) -> Callable[[Read], Value]:
-    return lambda read: Cast(replace(read, dtype=of), read.dtype) if read.tensor == name else read
-
-
 def with_operands(stage: Stage, like: Stage) -> Stage:
     """A stage with the operands that it had before these were copied."""
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
-
-
-def with_ones(expression: Expression) -> Expression:
-    """The expression without reductions of a single element, and with what depends on a single number in the places of
-    rows: a stage that reads it has an axis for it."""
-    stages = [_without_one(stage) for stage in expression.stages]
-    shapes = {stage.name: stage.shape for stage in stages}
-
-    def along(stage: Stage) -> Callable[[Read], Value]:
-        def read_along(read: Read) -> Value:
-            ones = zip(read.indices, shapes.get(read.tensor, ()), stage.axes, strict=False)
-            first = [iterator(own.name) if (at, size, own.extent) == (Index(), 1, 1) else at for at, size, own in ones]
-            return replace(read, indices=(*first, *read.indices[len(first) :]))
-
-        return read_along
-
-    stages = [_as_row(expression, stage) for stage in stages]
-    return replace(expression, stages=tuple(replace(one, value=with_reads(one.value, along(one))) for one in stages))
-
-
-def _without_one(stage: Stage) -> Stage:
-    ones = {axis.name: 0 for axis in stage.reduced}
-    alone = prod(axis.extent for axis in stage.reduced) == 1 and stage.reduce is not None
-    if not alone or (stage.scan and next(axis for axis in stage.axes if axis.name == stage.scan).extent > 1):
-        return stage
-    return Stage(stage.name, stage.axes, substituted(stage.value, ones))
-
-
-def _as_row(expression: Expression, stage: Stage) -> Stage:
-    """A result of one dimension that depends on single numbers, as a row of a matrix with one row."""
-    single = {one.name for one in expression.stages if prod(one.shape) == 1}
-    last = stage.reduce is None and stage.name in expression.outputs and not facts.readers(expression, stage.name)
-    if len(stage.axes) != 1 or stage.shape == (1,) or not last or not single & {r.tensor for r in reads(stage.value)}:
-        return stage
-    return replace(stage, axes=(Axis(f"{stage.axes[0].name}.row", 1), *stage.axes))
 
 
 def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
@@ -242,12 +185,21 @@ def stores_backwards(expression: Expression, stage: Stage, scan: Stage) -> bool 
     own, places = [axis.name for axis in stage.axes], facts.reads_of(stage, scan.name)
     if len(set(places)) != 1 or facts.readers(expression, scan.name) != (stage,):
         return None
-    along, length, pieces = iterator(own[-1]), scan.axes[-1].extent, len(scan.axes) > len(own)
-    for backwards, here in ((False, along), (True, stage.axes[-1].extent - 1 - along)):
+    length, pieces, place = scan.axes[scanned_place(scan)].extent, len(scan.axes) > len(own), scanned_place(scan)
+    place -= int(pieces)
+    if place >= len(own):
+        return None
+    along, most = iterator(own[place]), stage.axes[place].extent
+    for backwards, here in ((False, along), (True, most - 1 - along)):
         at = (here // length, here % length) if pieces else (here,)
-        if places[0].indices == (*map(iterator, own[:-1]), *at):
-            return backwards if pieces or length == stage.axes[-1].extent else None
+        if places[0].indices == (*map(iterator, own[:place]), *at, *map(iterator, own[place + 1 :])):
+            return backwards if pieces or length == most else None
     return None
+
+
+def scanned_place(scan: Stage) -> int:
+    """Which of its axes is scanned."""
+    return next(n for n, axis in enumerate(scan.axes) if axis.name == scan.scan)
 
 
 def held_numbers(scan: Stage) -> int:
@@ -256,8 +208,29 @@ def held_numbers(scan: Stage) -> int:
 
 
 def scans_rows(scan: Stage) -> bool:
-    """Whether it scans its last axis, reads tensors that are contiguous along it, and its rows fit in lanes."""
-    return 1 < scan.axes[-1].extent <= held_numbers(scan) and reads_rows(scan)
+    """Whether it scans rows or columns that it reads in order, and that fit in lanes."""
+    fits = 1 < scan.axes[scanned_place(scan)].extent <= held_numbers(scan)
+    return fits and (reads_rows(scan) or reads_columns(scan))
+
+
+def reads_columns(scan: Stage) -> bool:
+    """Whether it scans another axis than its last, and reads each tensor once, along one dimension of it."""
+    own, operands = [axis.name for axis in scan.axes], reads(scan.value)
+
+    def along(read: Read) -> bool:
+        steps = [index.step(scan.scan or "") for index in read.indices]
+        return all(facts.depends(read, name) for name in own) and sorted(map(abs_or, steps))[-2:] in ([1], [0, 1])
+
+    return (
+        scan.scan != own[-1]
+        and len({read.tensor for read in operands}) == len(operands) > 0
+        and all(map(along, operands))
+    )
+
+
+def abs_or(step: int | None) -> int:
+    """The size of a step, and more than any of one that varies."""
+    return 1 << 31 if step is None else abs(step)
 
 
 def reads_rows(scan: Stage) -> bool:

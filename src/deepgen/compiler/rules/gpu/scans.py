@@ -7,9 +7,16 @@ from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import held_numbers, reads_rows, scans_rows, stores_backwards
+from deepgen.compiler.rules.gpu.groups import (
+    held_numbers,
+    reads_columns,
+    reads_rows,
+    scanned_place,
+    scans_rows,
+    stores_backwards,
+)
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
-from deepgen.compiler.rules.template import covered, text, times
+from deepgen.compiler.rules.template import Extent, covered, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.compiler.schedule.bounds import conditions
 from deepgen.compiler.schedule.stages import combined, identity
@@ -35,6 +42,7 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _WARP, _USUAL_THREADS = 32, 128
+_LOADED, _LINE, _COLUMN_THREADS = 8, 64, 512  # numbers that a lane of a column loads at once, bytes of a row, threads
 _SHORTEST = 64  # least length of pieces of a scanned row
 _LEAST_PIECE, _MULTIPLE, _WARPS = 512, 256, 32  # least elements of a piece, and its multiple; warps per multiprocessor
 
@@ -69,9 +77,48 @@ def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
 
 def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
     """`out` stores the results of `scan`; `operands` are its reads before these were copied."""
-    length = scan.axes[-1].extent
-    plan.names += ("scan_lanes",)
-    count = prod(axis.extent for axis in scan.axes[:-1])
+    place = scanned_place(scan)
+    length, columns = scan.axes[place].extent, place < len(scan.axes) - 1
+    plan.names += ("scan_columns" if columns else "scan_lanes",)
+    team, each, rows, iterations = (_of_columns if columns else _of_rows)(plan, scan, operands)
+    held = times([iterations, covered(length, times([team, each])), each])
+    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
+    plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
+    plan.derive("threads", times([team, rows]))
+    loops = [axis.name for axis in out.axes]
+    along = place - (len(scan.axes) - len(loops))
+    if backwards := stores_backwards(plan.expression, out, scan):  # a lane stores what it scanned
+        plan.step(s.Reverse(out.name, loops[along]))
+    if len(loops) < len(scan.axes):  # rows end within a piece
+        loops[along : along + 1] = plan.split(out.name, loops[along], (length,))
+    loops.append(loops.pop(place))
+    together = "unroll" if columns else "vector"  # of columns, a lane's elements lie apart
+    if columns:
+        plan.reorder(out.name, loops)
+    block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
+    plan.annotate(out.name, "block.x", block)
+    *_, vector = plan.deal(out.name, loops[-1:], ("thread.x", team), (together, each))
+    if backwards:
+        plan.step(s.Reverse(out.name, vector))
+    own = [axis.name for axis in scan.axes]
+    own_places = [] if isinstance(each, int) and each == 1 else [s.LayoutPlace[s.Number](place, 1, text(each))]
+    lane = s.LayoutPlace(place, text(each), text(team))
+    whole = s.whole(*(n for n in range(len(own)) if n != place))
+    order = (*whole, s.LayoutPlace(place, text(times([team, each]))), *own_places, lane)
+    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, order))
+    plan.step(s.ComputeAt(scan.name, out.name, by_y))
+    if columns:
+        plan.reorder(scan.name, (*own[:place], *own[place + 1 :], own[place]))
+    _, lanes, _ = plan.deal(scan.name, [own[place]], ("thread.x", team), ("unroll", each))
+    for read in operands:
+        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
+        dimension = next(n for n, index in enumerate(read.indices) if own[place] in index.iterators)
+        plan.annotate(_run(read), together, f"a{dimension}")
+
+
+def _of_rows(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Extent, Extent, Extent, Extent]:
+    """The lanes of a row, the elements that each has at once, the rows of a block, and those of a lane."""
+    length, count = scan.axes[-1].extent, prod(axis.extent for axis in scan.axes[:-1])
     widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
     widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
     each = plan.knob("each", widths, widths[-1])
@@ -81,31 +128,23 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     usual = _USUAL_THREADS // min(_WARP, max(2, covering))
     rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
     several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
-    iterations = plan.knob("turns", several, 1)
-    held = times([iterations, covered(length, times([team, each])), each])
-    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
-    plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
-    plan.derive("threads", times([team, rows]))
-    loops = [axis.name for axis in out.axes]
-    if backwards := stores_backwards(plan.expression, out, scan):  # a lane stores what it scanned
-        plan.step(s.Reverse(out.name, loops[-1]))
-    if len(loops) < len(scan.axes):  # rows end within a piece
-        loops[-1:] = plan.split(out.name, loops[-1], (length,))
-    block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
-    plan.annotate(out.name, "block.x", block)
-    *_, vector = plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
-    if backwards:
-        plan.step(s.Reverse(out.name, vector))
-    own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
-    own_places = [s.LayoutPlace[s.Number](last, 1, text(each))] if widths != [1] else []
-    lane = s.LayoutPlace(last, text(each), text(team))
-    order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places, lane)
-    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, order))
-    plan.step(s.ComputeAt(scan.name, out.name, by_y))
-    _, lanes, _ = plan.deal(scan.name, own[-1:], ("thread.x", team), ("unroll", each))
-    for read in operands:
-        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
-        plan.annotate(_run(read), "vector", f"a{len(read.indices) - 1}")
+    return team, each, rows, plan.knob("turns", several, 1)
+
+
+def _of_columns(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Extent, Extent, Extent, Extent]:
+    """The same for columns: as few lanes for each as have room for it, so that a warp reads neighbouring columns."""
+    length = scan.axes[scanned_place(scan)].extent
+    count = prod(axis.extent for axis in scan.axes) // length
+    widths = [n for n in powers(_LOADED, 2) if n < 2 * length]
+    each = plan.knob("each", widths, widths[-1])
+    teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
+    room = plan.target.multiprocessors * _COLUMN_THREADS // count  # for more threads than those that have room
+    able = [n for n in teams if length <= n * _LOADED * 4 and (length <= n * _LOADED or n >= room)]
+    usual = able[0] if able else teams[-1]
+    team = plan.knob("team", teams, usual)
+    line = _LINE // max(dtype(read.dtype).bytes for read in operands)
+    several = [n for n in powers(64) if n < 2 * count]
+    return team, each, plan.knob("rows", several, min(several[-1], max(_USUAL_THREADS // usual, line))), 1
 
 
 def _run(read: Read) -> str:
@@ -124,7 +163,9 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
     if len(scans) != 1 or expression.outputs != (out.name,) or {*expression.stages} - {out} - {*scans}:
         return None
     (scan,) = scans
-    if scan.scan != scan.axes[-1].name or out.reduce not in (None, scan.reduce if out == scan else None):
+    if scan.scan != scan.axes[-1].name:
+        return _columns_in_pieces(expression, scan, out, gpu)
+    if out.reduce not in (None, scan.reduce if out == scan else None):
         return None
     if len(scan.axes) == 1:
         one = _as_matrix(expression)
@@ -147,6 +188,14 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
     if same and pieces and length // pieces[-1] <= held_numbers(scan):
         outer, inner = Axis("piece", length // pieces[-1]), Axis("place", pieces[-1])
         return _in_pieces(expression, scan, out, (*rows, outer, inner))
+    return replace(expression, stages=_of_any_length(scan, out, gpu))
+
+
+def _columns_in_pieces(expression: Expression, scan: Stage, out: Stage, gpu: Gpu) -> Expression | None:
+    """The same for columns."""
+    stored = out == scan or (out.reduce is None and stores_backwards(expression, out, scan) is not None)
+    if not stored or not reads_columns(scan) or scan.axes[scanned_place(scan)].extent <= held_numbers(scan):
+        return None
     return replace(expression, stages=_of_any_length(scan, out, gpu))
 
 
@@ -205,32 +254,34 @@ def _as_matrix(expression: Expression) -> Expression:
 
 def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[Stage, ...]:
     """The same if the rows cannot be divided into equal pieces: the last one is shorter."""
-    *rows, along = scan.axes
+    n = scanned_place(scan)
+    rows, along, columns = scan.axes[:n], scan.axes[n], scan.axes[n + 1 :]
     assert scan.reduce is not None
     most = held_numbers(scan) // 2
     wanted = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _WARPS)
     count = -(-along.extent // min(most, max(_LEAST_PIECE, wanted)))
     length = -(-along.extent // count // _MULTIPLE) * _MULTIPLE
     outer, inner = Axis(f"piece{level}", -(-along.extent // length)), Axis(f"place{level}", length)
-    at, first, kind = tuple(iterator(axis.name) for axis in rows), identity(scan.reduce, scan.dtype), scan.dtype
+    at, beside = (tuple(iterator(axis.name) for axis in axes) for axes in (rows, columns))
+    first, kind = identity(scan.reduce, scan.dtype), scan.dtype
     piece, place = iterator(outer.name), iterator(inner.name)
     whole = piece * length + place
     inside = Compare("lt", Place(whole), Const(along.extent, "i64"))
     value = Select(inside, substituted(scan.value, {along.name: whole}), first)
-    descending = all(read.indices[-1].step(along.name) == -1 for read in reads(scan.value))
+    descending = all(i.step(along.name) in (0, -1) for read in reads(scan.value) for i in read.indices)
     added = substituted(value, {inner.name: length - 1 - place}) if descending else value  # in the order of memory
-    parts = Stage(f"{scan.name}.parts{level}", (*rows, outer), added, scan.reduce, (inner,))
-    before = Stage(
-        f"{scan.name}.before{level}", (*rows, outer), Read(parts.name, (*at, piece), kind), scan.reduce, (), outer.name
-    )
-    own = Stage(f"{scan.name}.own{level}", (*rows, outer, inner), value, scan.reduce, (), inner.name)
+    pieces, whole_axes = (*rows, outer, *columns), (*rows, outer, inner, *columns)
+    parts = Stage(f"{scan.name}.parts{level}", pieces, added, scan.reduce, (inner,))
+    summed = Read(parts.name, (*at, piece, *beside), kind)
+    before = Stage(f"{scan.name}.before{level}", pieces, summed, scan.reduce, (), outer.name)
+    own = Stage(f"{scan.name}.own{level}", whole_axes, value, scan.reduce, (), inner.name)
 
     def total(read: Read) -> Value:
-        *row, here = read.indices
+        row, here, column = read.indices[:n], read.indices[n], read.indices[n + 1 :]
         later = Compare("lt", Const(0, "i64"), Place(here // length))
-        start = Select(later, Read(before.name, (*row, here // length - 1), kind), first)
+        start = Select(later, Read(before.name, (*row, here // length - 1, *column), kind), first)
         assert scan.reduce is not None
-        return combined(scan.reduce, Read(own.name, (*row, here // length, here % length), kind), start)
+        return combined(scan.reduce, Read(own.name, (*row, here // length, here % length, *column), kind), start)
 
     stored = Read(scan.name, tuple(iterator(axis.name) for axis in out.axes), kind)
     result = total(stored) if out == scan else with_reads(out.value, lambda r: total(r) if r.tensor == scan.name else r)

@@ -30,13 +30,12 @@ from deepgen.compiler.rules.gpu.contraction import (
     with_whole_steps,
     workspace_bytes,
 )
+from deepgen.compiler.rules.gpu.forms import cast_when_read, with_ones
 from deepgen.compiler.rules.gpu.groups import (
     StageGroup,
-    cast_when_read,
     groups,
     inlined,
     spread_parts,
-    with_ones,
     with_operands,
 )
 from deepgen.compiler.rules.gpu.operands import Flat, flattened

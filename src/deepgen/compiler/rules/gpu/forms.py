@@ -1,0 +1,64 @@
+"""Expressions in the form that rules for GPUs know: without reductions of a single element, casts at their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from deepgen.compiler.rules import facts
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Axis, Cast, Expression, Read, Stage, Value, reads, substituted, with_reads
+from deepgen.vocabulary import dtype
+
+
+def cast_when_read(expression: Expression) -> Expression:
+    """The expression with casts to wider formats moved to the readers: copies then have the narrower format."""
+    stages = list(expression.stages)
+    for n, stage in enumerate(stages):
+        if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
+            inner = stage.value.value
+            if dtype(inner.dtype).bytes > dtype(stage.dtype).bytes:
+                continue
+            stages = [replace(s, value=with_reads(s.value, _cast(stage.name, inner.dtype))) for s in stages]
+            stages[n] = replace(stage, value=inner)
+    return replace(expression, stages=tuple(stages))
+
+
+def _cast(name: str, of: str) -> Callable[[Read], Value]:
+    return lambda read: Cast(replace(read, dtype=of), read.dtype) if read.tensor == name else read
+
+
+def with_ones(expression: Expression) -> Expression:
+    """The expression without reductions of a single element, and with what depends on a single number in the places of
+    rows: a stage that reads it has an axis for it."""
+    stages = [_without_one(stage) for stage in expression.stages]
+    shapes = {stage.name: stage.shape for stage in stages}
+
+    def along(stage: Stage) -> Callable[[Read], Value]:
+        def read_along(read: Read) -> Value:
+            ones = zip(read.indices, shapes.get(read.tensor, ()), stage.axes, strict=False)
+            first = [iterator(own.name) if (at, size, own.extent) == (Index(), 1, 1) else at for at, size, own in ones]
+            return replace(read, indices=(*first, *read.indices[len(first) :]))
+
+        return read_along
+
+    stages = [_as_row(expression, stage) for stage in stages]
+    return replace(expression, stages=tuple(replace(one, value=with_reads(one.value, along(one))) for one in stages))
+
+
+def _without_one(stage: Stage) -> Stage:
+    ones = {axis.name: 0 for axis in stage.reduced}
+    alone = prod(axis.extent for axis in stage.reduced) == 1 and stage.reduce is not None
+    if not alone or (stage.scan and next(axis for axis in stage.axes if axis.name == stage.scan).extent > 1):
+        return stage
+    return Stage(stage.name, stage.axes, substituted(stage.value, ones))
+
+
+def _as_row(expression: Expression, stage: Stage) -> Stage:
+    """A result of one dimension that depends on single numbers, as a row of a matrix with one row."""
+    single = {one.name for one in expression.stages if prod(one.shape) == 1}
+    last = stage.reduce is None and stage.name in expression.outputs and not facts.readers(expression, stage.name)
+    if len(stage.axes) != 1 or stage.shape == (1,) or not last or not single & {r.tensor for r in reads(stage.value)}:
+        return stage
+    return replace(stage, axes=(Axis(f"{stage.axes[0].name}.row", 1), *stage.axes))
