@@ -56,10 +56,9 @@ class Sm90Grouped:
         values = {knob.name: knob.values for knob in space.knobs}
         kept: dict[str, list[Any]] = {"STORE": [way for way in values["STORE"] if way not in ("reuse", "sectors")]}
         kept |= {"STAGES": [count for count in values["STAGES"] if count != 1]}  # sums may be longer than here
-        turns: dict[str, Any] = (
-            {"SCHEDULE": "cooperative"} if grouped.gradient else {}
-        )  # turns need tiles of as many steps
-        space = space.restrict({**_FIXED, **kept, **turns})
+        if grouped.gradient:  # warpgroups can take turns only over tiles of as many steps
+            kept["SCHEDULE"] = ["cooperative"]
+        space = space.restrict({**_FIXED, **kept})
         low = [(c, t) for c in (1, 2, 3) for t in (1, 2) if 64 * c * t <= _MOST_ROWS]
         space.require(points(["CONSUMERS", "TILES_M"], low), f"whole tiles of A have at most {_MOST_ROWS} rows")
         return space
