@@ -211,7 +211,8 @@ def steps(
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         entry = library[f"run_{step.entry}"]
         entry.restype = ctypes.c_char_p
-        cluster = step.cluster[0]  # is emulated as one block
+        one_by_one = any(source.name == "cluster_blocks.h" for source in kernel.sources)
+        cluster = 1 if one_by_one else step.cluster[0]  # is emulated as one block, or its blocks one after another
         grid, block = int(number(step.grid[0])) // cluster, int(number(step.block[0])) * cluster
         said = entry(packed, grid, block, int(number(step.shared_bytes)))
         if said:

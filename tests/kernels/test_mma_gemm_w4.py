@@ -65,10 +65,16 @@ def test_what_it_ranks_is_in_the_space_and_serves_other_sizes(operator: GemmW4) 
 def test_every_block_has_an_equal_share_or_as_many_as_asked_for() -> None:
     default = FAMILY.default(USUAL, HOPPER)
     rows = default["WARPS_R"] * default["TILES"] * 16
-    for splits, blocks in ((0, HOPPER.multiprocessors * default["MIN_BLOCKS"]), (1, 4096 // rows)):
-        [step] = FAMILY.emit(USUAL, HOPPER, {**default, "SPLITS": splits}).plan.steps
+    for splits, join, blocks, spaces in (
+        (0, "memory", HOPPER.multiprocessors * default["MIN_BLOCKS"], 2),
+        (1, "memory", 4096 // rows, 0),
+        (4, "memory", 4 * 4096 // rows, 2),
+        (4, "cluster", 4 * 4096 // rows, 0),
+    ):
+        [step] = FAMILY.emit(USUAL, HOPPER, {**default, "SPLITS": splits, "JOIN": join}).plan.steps
         assert evaluate(step.grid[0], USUAL.scalars()) == blocks
-        assert sum(isinstance(arg, WorkspaceArg) for arg in step.args) == (0 if splits == 1 else 2)
+        assert sum(isinstance(arg, WorkspaceArg) for arg in step.args) == spaces
+        assert step.cluster == ((4 if join == "cluster" else 1), 1, 1)
 
 
 @pytest.mark.parametrize("operator", SHAPES[:4], ids=GemmW4.slug)
@@ -88,11 +94,16 @@ def drawn(seed: int) -> GemmW4:
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
-@pytest.mark.parametrize("seed", [3, 5, 9, 11, 16, 22])
-def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "join"),
+    [*((seed, "memory") for seed in (3, 5, 9, 11, 16, 22)), *((seed, "cluster") for seed in (5, 9, 11, 13))],
+)
+def test_drawn_cases_are_right(seed: int, join: str, tmp_path: Path) -> None:
     """Also with so few multiprocessors that blocks have some rows whole and others in part."""
     operator, chip = drawn(seed), replace(HOPPER, multiprocessors=Random(seed).choice([132, 1, 3]))
-    [config] = FAMILY.space(operator, chip).sample(1, seed)
+    if join == "cluster":  # every block of one has a stage
+        operator = replace(operator, k=operator.k + 256)
+    [config] = FAMILY.space(operator, chip).restrict({"JOIN": join}).sample(1, seed)
     kernel = FAMILY.emit(operator, chip, config)
     library = emulation.build(kernel, tmp_path)
     for probe in ("normal", "exact"):

@@ -17,7 +17,8 @@ from deepgen.space import Space, implies
 from deepgen.targets import Cuda, Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg
 
-_OWN = ("gemm_w4_mma.cu", "four_bits.h", "dialect_mma.h")
+_OWN = ("gemm_w4_mma.cu", "cluster_blocks.h", "four_bits.h", "dialect_mma.h")
+_CLUSTERS = (2, 4, 8)  # blocks: eight are always possible
 _MOST_STAGES = 1 << 31  # of all rows of weights: they are counted in 32 bits
 _NOTE = 16  # bytes of shared memory for a word between blocks
 _RESERVED = 44  # registers for addresses, counters and weights on their way to a product
@@ -68,6 +69,8 @@ def _space(gemm: GemmW4, gpu: Gpu) -> Space:
     )
     unroll, stages = s.knob("UNROLL", [1, 2, 4]), s.knob("STAGES", [2, 3, 4, 6, 8, 12])
     blocks, splits = s.knob("MIN_BLOCKS", [1, 2, 3, 4]), s.knob("SPLITS", [0, 1, 2, 3, 4, 6, 8, 12, 16])
+    join = s.knob("JOIN", ["memory", "cluster"] if gpu.has("cluster") else ["memory"])
+    s.require(implies(join == "cluster", splits.isin(_CLUSTERS)), "a cluster has 2, 4 or 8 blocks")
     threads = s.derive("threads", warps_r * warps_k * 32)
     s.require(threads <= 512, "a block has 16 warps at most")
     s.require(threads * blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
@@ -107,7 +110,8 @@ def _macros(gemm: GemmW4, c: Mapping[str, Any]) -> Macros:
         "TYPE_A": of,
         "TYPE_B": of,
         "MMA": f"m16n8k16.row.col.f32.{of}.{of}.f32",
-        **{knob: value for knob, value in c.items() if knob != "SPLITS"},
+        **{knob: value for knob, value in c.items() if knob not in ("SPLITS", "JOIN")},
+        "CLUSTER": c["SPLITS"] if c["JOIN"] == "cluster" else 1,
         "GROUP": gemm.group,
         "ZEROS": int(gemm.zeros),
         "COPY_X": _width(2, gemm.k),
@@ -129,10 +133,12 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
     grid = f"{tiles} * {splits}" if splits else str(resident)
     rounds = f"ceil_div(K, {step})"
     blocks = f"min({grid}, {tiles} * {rounds})"
-    share, rest = (f"{tiles} * {rounds} {operation} {blocks}" for operation in ("//", "%"))
+    shares: tuple[int | str, ...] = *(f"{tiles} * {rounds} {by} {blocks}" for by in ("//", "%")), blocks
     partial: Arg = NOTHING
     arrived: Arg = NOTHING
-    if splits != 1:
+    if c["JOIN"] == "cluster":
+        shares = 0, 0, 0
+    elif splits != 1:
         partial, arrived = sums(f"{grid} * {2 * c['TOKENS'] * rows * 4}"), counters(f"{tiles} * 4")
     args = (
         *(TensorArg(name) for name in ("x", "w", "scales")),
@@ -142,12 +148,13 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
         arrived,
         *(ScalarArg("i32", size) for size in "MNK"),
         *(ScalarArg("i64", stride) for stride in ("stride_x_0", "stride_y_0")),
-        *(ScalarArg("i32", size) for size in (rounds, f"ceil_div(M, {c['TOKENS']})", share, rest, blocks)),
+        *(ScalarArg("i32", size) for size in (rounds, f"ceil_div(M, {c['TOKENS']})", *shares)),
     )
     shared = _NOTE + c["STAGES"] * _stage_bytes(gemm, c["TOKENS"], rows, step)
     shared += _sum_bytes(c["TOKENS"], rows, c["WARPS_K"])
     threads = c["WARPS_R"] * c["WARPS_K"] * 32
-    step_of = Step("gemm_w4", args, (grid, 1, 1), (threads, 1, 1), shared_bytes=shared)
+    cluster = (int(macros["CLUSTER"]), 1, 1)
+    step_of = Step("gemm_w4", args, (grid, 1, 1), (threads, 1, 1), cluster, shared)
     requires = [
         *([] if macros["TILED_M"] else [(f"M <= {c['TOKENS']}", f"M of at most {c['TOKENS']}")]),
         (f"{tiles} * {rounds} < {_MOST_STAGES}", "fewer products"),
@@ -181,8 +188,9 @@ _CLOCK = 1700.0  # a microsecond
 # Instructions of a warp: to widen 256 weights, to multiply them by 8 tokens and, for TILES of them, to load these; a
 # stage's own. What else a stage takes, in clocks, and how many warps hide half of each other's waiting.
 _WIDEN, _PRODUCT, _FETCH, _STAGE, _BARRIER, _HALF = 13.0, 1.0, 1.0, 60.0, 100.0, 5.0
-_JOIN, _PART = 2.0, 0.1  # parts that are added up: once, and for each
+_JOIN, _PART = {"memory": 2.0, "cluster": 0.8}, 0.1  # parts that are added up: once, and for each
 _LEAVE = 0.6  # a tile's end and the next one's begin, for a block
+_CODE = 0.1  # to read the instructions for 16 rows and 64 steps of K, which are not unrolled further
 
 
 def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
@@ -197,7 +205,7 @@ def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
     warps = c["WARPS_R"] * c["WARPS_K"]
     needed = rows * step / 256 * (_WIDEN + tokens / 8 * (_PRODUCT + _FETCH / c["TILES"])) + warps * _STAGE
     late = ceil(each / (c["STAGES"] - 1)) * _LATENCY
-    whole = _LAUNCH
+    whole: float = _LAUNCH + _CODE * c["TILES"] * c["UNROLL"]
     for alive in [slots] * (blocks // slots) + ([blocks % slots] if blocks % slots else []):
         of_one = ceil(alive / gpu.multiprocessors)
         clocks = needed / 4 * (1 + _HALF / (of_one * warps)) + _BARRIER / of_one
@@ -206,7 +214,8 @@ def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
         whole += _LATENCY + _LEAVE + overlapped([memory, cache, late, of_one * each * clocks / _CLOCK])
     parts = blocks / tiles
     if parts > 1 or (not c["SPLITS"] and parts % 1):
-        whole += _JOIN + ceil(parts) * _PART + 2 * blocks * rows * tokens * 4 / (rate * _CACHE)
+        whole += _JOIN[c["JOIN"]] + ceil(parts) * _PART
+        whole += 2 * blocks * rows * tokens * 4 / (rate * _CACHE) if c["JOIN"] == "memory" else 0.0
     return whole * 1e-6
 
 
@@ -214,7 +223,7 @@ def _seconds(gemm: GemmW4, gpu: Gpu, c: Mapping[str, Any]) -> float:
 def _ranked(gemm: GemmW4, gpu: Gpu) -> tuple[Mapping[str, Any], ...]:
     """Twelve that the space admits, the fastest by the model first, one of each shape of blocks."""
     space, kept = _space(gemm, gpu), dict[tuple[int, ...], Mapping[str, Any]]()
-    for config in sorted(_candidates(gemm), key=lambda config: _seconds(gemm, gpu, config)):
+    for config in sorted(_candidates(gemm, gpu), key=lambda config: _seconds(gemm, gpu, config)):
         kind = config["TILES"], config["WARPS_R"], config["WARPS_K"], config["SPLITS"]
         if kind not in kept and not space.explain(config):
             kept[kind] = config
@@ -223,7 +232,7 @@ def _ranked(gemm: GemmW4, gpu: Gpu) -> tuple[Mapping[str, Any], ...]:
     return tuple(kept.values())
 
 
-def _candidates(gemm: GemmW4) -> Iterator[dict[str, Any]]:
+def _candidates(gemm: GemmW4, gpu: Gpu) -> Iterator[dict[str, Any]]:
     tokens = covering([8, 16, 32, 64], gemm.m)[-1]
     for tiles, (warps_r, warps_k), unroll, stages, blocks, splits in product(
         (2, 1, 4), ((4, 2), (4, 1), (2, 2), (2, 4), (8, 1), (1, 4), (1, 2), (1, 8), (2, 1), (1, 1)),
@@ -233,7 +242,8 @@ def _candidates(gemm: GemmW4) -> Iterator[dict[str, Any]]:
         beyond = rows >= max(2 * gemm.n, 2 * PACKED_N) or step >= max(2 * gemm.k, 2 * PACKED_K)
         if beyond or (max(stages - 1, splits) - 1) * step >= max(gemm.k, 2):  # the space says so too, but slowly
             continue
+        join = "cluster" if splits in _CLUSTERS and gpu.has("cluster") else "memory"
         yield {
             "TOKENS": tokens, "TILES": tiles, "WARPS_R": warps_r, "WARPS_K": warps_k, "UNROLL": unroll,
-            "STAGES": stages, "MIN_BLOCKS": blocks, "SPLITS": splits,
+            "STAGES": stages, "MIN_BLOCKS": blocks, "SPLITS": splits, "JOIN": join,
         }  # fmt: skip

@@ -7,9 +7,11 @@
 //      its scale is applied to them, not to the weights
 //   4. a block's warps share out rows and K                                                     WARPS_R, WARPS_K
 //   5. all of K of all rows is one row of stages, of which every block has an equal share; where rows are several
-//      blocks', whoever comes last adds up their sums, in the order of K                                     SPLITS
+//      blocks', whoever comes last adds up their sums, in the order of K; or the blocks of a cluster share out one
+//      tile, and add up in each other's shared memory                                              SPLITS, CLUSTER
 //
 // The knobs are macros; `__init__.py` gives them all. docs/kernels/gemm_w4.md says more.
+#include "cluster_blocks.h"
 #include "four_bits.h"
 
 typedef TYPE_A Number;
@@ -230,6 +232,39 @@ DG_DEVICE void finish(const Problem& p, u32 tile, int run, const Vec<f32, RUN>& 
     }
 }
 
+// Where RUN neighbours of a block's sums lie, and what its warps have of them together.
+DG_DEVICE u32 place(int run) {
+    return shared_begin() + AT_SUMS + (run / (ROWS / RUN) * SUM_PITCH + run % (ROWS / RUN) * RUN) * 4;
+}
+DG_DEVICE void add(Vec<f32, RUN>& total, const Vec<f32, RUN>& more) {
+    DG_UNROLL for (int e = 0; e < RUN; ++e) total.v[e] += more.v[e];
+}
+DG_DEVICE Vec<f32, RUN> of_warps(int run) {
+    Vec<f32, RUN> total = load_shared<Vec<f32, RUN>>(place(run));
+    DG_UNROLL for (int w = 1; w < WARPS_K; ++w)
+        add(total, load_shared<Vec<f32, RUN>>(place(run) + w * (TOKENS * SUM_PITCH * 4)));
+    return total;
+}
+
+#if CLUSTER > 1
+// A block's sums of a tile and those of its cluster: each block finishes a share of the tile.
+DG_DEVICE void leave(const Problem& p, u32 tile, const Sums& sums) {
+    constexpr int EACH = RUNS / CLUSTER;
+    put(sums);
+    barrier();
+    if (WARPS_K > 1)
+        DG_NO_UNROLL for (int run = thread_id(); run < RUNS; run += THREADS) store_shared(place(run), of_warps(run));
+    cluster_meet();
+    DG_NO_UNROLL for (int share = first_share(); share < end_of_shares(); ++share)
+        DG_NO_UNROLL for (int run = share * EACH + thread_id(); run < (share + 1) * EACH; run += THREADS) {
+            Vec<f32, RUN> parts[CLUSTER];
+            DG_UNROLL for (int q = 0; q < CLUSTER; ++q) parts[q] = load_from_block<Vec<f32, RUN>>(place(run), q);
+            DG_UNROLL for (int q = 1; q < CLUSTER; ++q) add(parts[0], parts[q]);
+            finish(p, tile, run, parts[0]);
+        }
+    cluster_ends();
+}
+#else
 // Adds up the parts of a tile that blocks `first` to `last` have left, in their order.
 DG_DEVICE void join(const Problem& p, u32 tile, u32 first, u32 last) {
     for (int run = thread_id(); run < RUNS; run += THREADS) {
@@ -239,8 +274,7 @@ DG_DEVICE void join(const Problem& p, u32 tile, u32 first, u32 last) {
             DG_UNROLL for (int i = 0; i < AHEAD; ++i)
                 if (block + i <= last) more[i] = load_fresh<Vec<f32, RUN>>(p.slot(block + i, tile) + run * RUN);
             DG_UNROLL for (int i = 0; i < AHEAD; ++i)
-                if (block + i <= last)
-                    DG_UNROLL for (int e = 0; e < RUN; ++e) total.v[e] += more[i].v[e];
+                if (block + i <= last) add(total, more[i]);
         }
         finish(p, tile, run, total);
     }
@@ -252,12 +286,7 @@ DG_DEVICE void leave(const Problem& p, u32 tile, bool whole, const Sums& sums) {
     barrier();
     f32* own = whole ? nullptr : p.slot(block_id(), tile);
     DG_NO_UNROLL for (int run = thread_id(); run < RUNS; run += THREADS) {
-        u32 at = shared_begin() + AT_SUMS + (run / (ROWS / RUN) * SUM_PITCH + run % (ROWS / RUN) * RUN) * 4;
-        Vec<f32, RUN> total = load_shared<Vec<f32, RUN>>(at);
-        DG_UNROLL for (int w = 1; w < WARPS_K; ++w) {
-            Vec<f32, RUN> more = load_shared<Vec<f32, RUN>>(at + w * (TOKENS * SUM_PITCH * 4));
-            DG_UNROLL for (int e = 0; e < RUN; ++e) total.v[e] += more.v[e];
-        }
+        Vec<f32, RUN> total = of_warps(run);
         if (whole) finish(p, tile, run, total);
         else store_global(own + run * RUN, total);
     }
@@ -269,35 +298,52 @@ DG_DEVICE void leave(const Problem& p, u32 tile, bool whole, const Sums& sums) {
         }
     }
 }
+#endif
 
 DG_KERNEL(THREADS, MIN_BLOCKS)
 gemm_w4(const Number* x, const u8* w, const Number* scales, const u8* zeros, Number* y, f32* partial, u32* arrived, int m,
         int n, int k, i64 ldx, i64 ldy, int rounds, int token_tiles, u32 share, u32 rest, u32 blocks) {
     Problem p = {x, w, scales, zeros, y, partial, arrived, m, n, k, ldx, ldy, rounds, token_tiles, share, rest, blocks};
+    const u32 begin = shared_begin() + NOTE;
+    u32 stage = 0;
+    // Stages `round` to `end` of a tile; copies run ahead of them.
+    auto accumulate = [&](Copies& copies, int round, int end, Sums& total) {
+        clear(total);
+        DG_NO_UNROLL for (; round < end; ++round) {
+            copy_wait<STAGES - 2>();
+            barrier();
+            copies.next();
+            multiply(total, begin + stage);
+            stage = stage + STAGE == STAGES * STAGE ? 0 : stage + STAGE;
+        }
+    };
+    // Code that is read once takes time as well: not unrolled.
+    auto ahead = [&](Copies& copies) { DG_NO_UNROLL for (int s = 0; s < STAGES - 1; ++s) copies.next(); };
+    Sums total;
+#if CLUSTER > 1
+    u32 tile = block_id() / CLUSTER;
+    int round = rounds * cluster_rank() / CLUSTER, end = rounds * (cluster_rank() + 1) / CLUSTER;
+    Copies copies(p, tile, round, end - round, begin);
+    ahead(copies);
+    accumulate(copies, round, end, total);
+    leave(p, tile, total);
+    copy_wait<0>();
+#else
     if ((u32)block_id() < blocks) {
-        u32 at = p.begin(block_id()), tile = at / rounds, stage = 0;
-        const u32 begin = shared_begin() + NOTE;
+        u32 at = p.begin(block_id()), tile = at / rounds;
         int left = (int)(p.begin(block_id() + 1) - at), round = (int)(at - tile * rounds);
         Copies copies(p, tile, round, left, begin);
-        DG_NO_UNROLL for (int s = 0; s < STAGES - 1; ++s) copies.next();  // code that is read once takes time as well
+        ahead(copies);
         while (left > 0) {
-            Sums total;
-            clear(total);
             int end = round + left < rounds ? round + left : rounds;
-            bool whole = end - round == rounds;
             left -= end - round;
-            DG_NO_UNROLL for (; round < end; ++round) {
-                copy_wait<STAGES - 2>();
-                barrier();
-                copies.next();
-                multiply(total, begin + stage);
-                stage = stage + STAGE == STAGES * STAGE ? 0 : stage + STAGE;
-            }
-            leave(p, tile, whole, total);
+            accumulate(copies, round, end, total);
+            leave(p, tile, end - round == rounds, total);
             round = 0;
             ++tile;
         }
         copy_wait<0>();
     }
+#endif
     block_ends();
 }
