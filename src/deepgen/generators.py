@@ -47,6 +47,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "mma_decode": f"{_KERNELS}.attention.mma_decode:MmaDecode",
         "sm90_attention": f"{_KERNELS}.attention.sm90_attention:Sm90Attention",
         "c_backward": f"{_KERNELS}.attention.c_backward:CBackward",
+        "sm90_backward": f"{_KERNELS}.attention.sm90_backward:Sm90Backward",
         "mma_backward": f"{_KERNELS}.attention.mma_backward:MmaBackward",
         "simt_attention": f"{_KERNELS}.attention.simt_attention:SimtAttention",
         "c_grouped": f"{_KERNELS}.grouped_gemm.c_grouped:CGrouped",

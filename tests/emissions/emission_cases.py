@@ -252,6 +252,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("mma_grouped", GROUPED, CUDA[1:3], 5),
         *_crossed("c_backward", BACKWARD, ("x86:avx2", *ARM), 2),
         *_crossed("mma_backward", BACKWARD, CUDA[1:3], 6),
+        *_crossed("sm90_backward", BACKWARD, CUDA[2:3], 6),
         *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
         *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
         *(case for n in ("sm90", "mma", "simt") for case in _crossed(f"{n}_pointwise", POINTWISE, CUDA[1:3], 4)),

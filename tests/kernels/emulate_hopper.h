@@ -261,6 +261,19 @@ DG_DEVICE void fetch_rows(u32 to, const TensorMap* map, u32 barrier, int x, int 
     b.settle();
     ++emulate::moves;
 }
+DG_DEVICE void fetch_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+    if (to % 16 || (u64)from % 16 || bytes % 16) emulate::fail("bytes in a row are copied in sixteens");
+    std::memcpy(memory + to, from, bytes);
+    emulate::Barrier& b = emulate::barriers.at(barrier);
+    b.bytes -= bytes;
+    b.settle();
+    ++emulate::moves;
+}
+DG_DEVICE uint4 load_chunk(u32 address) {
+    uint4 v;
+    std::memcpy(&v, memory + address, sizeof v);
+    return v;
+}
 DG_DEVICE void load_matrices(u32 address, u32* words) {
     const u64* from = emulate::in_warp(address);
     for (int i = 0; i < 4; ++i) std::memcpy(&words[i], memory + from[i * 8 + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 4, 4);

@@ -81,7 +81,7 @@ def drawn(seed: int) -> AttentionBackward:
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
     operator = drawn(seed)
     [config] = FAMILY.space(operator, HOPPER).sample(1, seed)

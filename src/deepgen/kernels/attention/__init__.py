@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from deepgen.kernels.shared import resolved
-from deepgen.operators import Attention, AttentionBackward
+from deepgen.operators import Attention, AttentionBackward, Operator
 from deepgen.vocabulary import Arg, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+
+_WIDEST, _LONG = 128, 1 << 30
 
 
 def option_macros(attention: Attention) -> dict[str, int]:
@@ -34,6 +36,19 @@ def resolved_for(attention: Attention, files: Iterable[Source]) -> tuple[Source,
     """Sources with what lengths and pages need, or without."""
     words = {"LENGTHS": attention.lengths, "PAGE": attention.page > 0}
     return tuple(replace(file, text=resolved(file.text, words)) for file in files)
+
+
+def backward_refused(operator: Operator) -> str | None:
+    """What families on products of matrices refuse."""
+    if not isinstance(operator, AttentionBackward):
+        return "it supports attention's backward pass only"
+    if operator.dtype not in ("bf16", "f16"):
+        return "it multiplies f16 and bf16"
+    if operator.width != operator.v_width or operator.width % 16 or operator.width > _WIDEST:
+        return f"it supports heads of q and v that are equally wide: a multiple of 16, up to {_WIDEST}"
+    if max(operator.queries, operator.keys) > _LONG:
+        return "it has 32-bit indices of queries and keys"
+    return None
 
 
 def backward_macros(backward: AttentionBackward) -> dict[str, int]:

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from deepgen.kernels.attention import backward_arguments, backward_macros, backward_requires, backward_sums
+from deepgen.kernels.attention import (
+    backward_arguments,
+    backward_macros,
+    backward_refused,
+    backward_requires,
+    backward_sums,
+)
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import AttentionBackward, Operator
 from deepgen.space import Space, implies, maximum
@@ -14,7 +20,6 @@ from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, Step
 
 _FILES = (("", ("backward_mma.cu",)), ("deepgen.kernels.attention.mma_decode", ("warps.h", "dialect_mma.h")))
-_WIDEST, _LONG = 128, 1 << 30
 _RESERVED = 44  # registers for addresses, counters and operands
 _SIDES = ("KEYS", "QUERIES")
 
@@ -27,7 +32,7 @@ class MmaBackward:
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
             return "it supports NVIDIA GPUs from sm_80 on"
-        return refused(operator)
+        return backward_refused(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
         backward, gpu = served(operator, target, AttentionBackward, Cuda)
@@ -103,16 +108,3 @@ def _plan(backward: AttentionBackward, c: Mapping[str, Any]) -> LaunchPlan:
             )
         )
     return LaunchPlan(tuple(steps), requires=backward_requires(backward, aligned=True))
-
-
-def refused(operator: Operator) -> str | None:
-    """What families on products of matrices refuse."""
-    if not isinstance(operator, AttentionBackward):
-        return "it supports attention's backward pass only"
-    if operator.dtype not in ("bf16", "f16"):
-        return "it multiplies f16 and bf16"
-    if operator.width != operator.v_width or operator.width % 16 or operator.width > _WIDEST:
-        return f"it supports heads of q and v that are equally wide: a multiple of 16, up to {_WIDEST}"
-    if max(operator.queries, operator.keys) > _LONG:
-        return "it has 32-bit indices of queries and keys"
-    return None

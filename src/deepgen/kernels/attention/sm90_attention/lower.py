@@ -109,22 +109,32 @@ def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
     `queries`: whether q is in registers, as weights are.
     """
     of, wide = attention.dtype, attention.v_width
-    first, names = ("const u32* a", _FOUR) if queries else ("u64 a", '"l"(a)')
-    count = 4 if queries else 1
     return f"""// The products of a warpgroup: 64 rows of Q by {bn} of K; weights in registers by {wide} columns of V.
 #pragma once
 #include "numbers.h"
 
-DG_DEVICE void product_keys(float* d, {first}, u64 b, int add) {{
+{product_of_rows("product_keys", bn, of, registers=queries)}
+{product_of_columns("product_values", wide, of)}"""
+
+
+def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> str:
+    """A function: 64 rows by `bn` rows, sums over 16 of their columns. `registers`: where the first operand is."""
+    first, names = ("const u32* a", _FOUR) if registers else ("u64 a", '"l"(a)')
+    count = 4 if registers else 1
+    return f"""DG_DEVICE void {name}(float* d, {first}, u64 b, int add) {{
     asm volatile(
         "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{bn // 2 + count + 1}, 0;\\n"
         "{_instruction(bn, of)}"
-        "{_operand(bn // 2, count)}, %{bn // 2 + count}, add, 1, 1, {"0" if queries else "0, 0"};\\n}}"
+        "{_operand(bn // 2, count)}, %{bn // 2 + count}, add, 1, 1, {"0" if registers else "0, 0"};\\n}}"
         : {_sums(bn)}
         : {names}, "l"(b), "r"(add));
 }}
+"""
 
-DG_DEVICE void product_values(float* d, const u32* a, u64 b) {{
+
+def product_of_columns(name: str, wide: int, of: str) -> str:
+    """A function: 64 rows in registers by `wide` columns, added to sums over 16 rows of the latter."""
+    return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
     asm volatile(
         "{_instruction(wide, of)}"
         "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1, 1;"
