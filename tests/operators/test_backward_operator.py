@@ -39,7 +39,7 @@ def plainly(operator: AttentionBackward, probe: str, lost: tuple[int, int] | Non
     of, laid, per = dtype(operator.dtype), operator.forward.laid, operator.per_group
     inputs = operator.inputs(3, probe)
     numbers = {name: laid(array).astype(np.float32) for name, array in wide(operator, inputs).items() if name != "lse"}
-    q, k, v, out, dout = (numbers[name] for name in ("q", "k", "v", "out", "dout"))
+    q, k, v, out, dout = (numbers[name] for name in ("q", "k", "v", "o", "dout"))
     k, v = (np.repeat(x, per, 1) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) * np.float32(operator.forward.factor)
     share = np.tanh(scores / np.float32(operator.softcap)) if operator.softcap else np.float32(0) * scores
@@ -96,7 +96,7 @@ def test_what_makes_no_sense_is_refused(make: Any, why: str) -> None:
 def test_sizes_and_strides_come_from_a_calls_arrays() -> None:
     tuned = attention_backward(1, 2, 8, 8, 16, kv_heads=1)
     rows, columns = TensorFacts((3, 6, 5, 16), "bf16", (480, 16, 96, 1)), TensorFacts((3, 2, 7, 16), "bf16")
-    arrays = {"q": rows, "out": rows, "dout": rows, "k": columns, "v": columns, "lse": TensorFacts((3, 6, 5), "f32")}
+    arrays = {"q": rows, "o": rows, "dout": rows, "k": columns, "v": columns, "lse": TensorFacts((3, 6, 5), "f32")}
     fits = tuned.bind(arrays)
     assert fits == attention_backward(3, 6, 5, 7, 16, kv_heads=2)
     assert fits.strided(arrays)["stride_dout_2"] == 96
@@ -139,7 +139,7 @@ def test_it_is_the_derivative_that_autograd_computes(options: dict[str, Any]) ->
     operator = attention_backward(2, 4, 7, 7, 16, kv_heads=2, dtype="f32", **options)
     inputs = operator.inputs(1)
     forward = operator.forward.reference({name: inputs[name] for name in "qkv"})
-    inputs |= {"out": forward["o"].values.astype(np.float32), "lse": forward["lse"].values.astype(np.float32)}
+    inputs |= {"o": forward["o"].values.astype(np.float32), "lse": forward["lse"].values.astype(np.float32)}
     q, k, v = (torch.tensor(inputs[name], dtype=torch.float64, requires_grad=True) for name in "qkv")
     scores = q @ k.repeat_interleave(2, 1).mT * operator.forward.factor
     if operator.softcap:

@@ -1,9 +1,9 @@
 """The backward pass of attention: dq, dk and dv from q, k, v, the result and its gradient, and log-sum-exps.
 
-    p = exp(s - lse)       ds = p * (dout v^T - rowsum(dout * out))
+    p = exp(s - lse)       ds = p * (dout v^T - rowsum(dout * o))
     dv = p^T dout          dq = scale * ds k          dk = scale * ds^T q
 
-It is a function of its six inputs: `out` and `lse` are what the forward pass gives, but need not be. Of a query that
+It is a function of its six inputs: `o` and `lse` are what the forward pass gives, but need not be. Of a query that
 sees no key `lse` may be anything, minus infinity too: it has no part in any sum, and its dq is zero.
 """
 
@@ -32,7 +32,7 @@ _SINGLE = 2.0**-23
 
 @dataclass(frozen=True)
 class AttentionBackward(Operator):
-    """Sizes of q, k, v and out, their format and order, and which keys a query sees: as in `Attention`."""
+    """Sizes of q, k, v and o, their format and order, and which keys a query sees: as in `Attention`."""
 
     name: ClassVar[str] = "attention_backward"
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
@@ -83,7 +83,7 @@ class AttentionBackward(Operator):
     def signature(self) -> Signature:
         forward = self.forward.signature()
         of = {param.name: param for param in forward.params}
-        like = (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o"), ("dout", "o"))
+        like = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "o"), ("dout", "o"))
         read = (Param(name, "input", self.dtype, of[one].shape, strides=ROWS) for name, one in like)
         written = (Param(f"d{name}", "output", self.dtype, of[name].shape, strides=ROWS) for name in "qkv")
         return Signature((*read, Param("lse", "input", "f32", of["lse"].shape), *written))
@@ -175,7 +175,7 @@ def attention_backward(
     scale: float = 0.0,
     softcap: float = 0.0,
 ) -> AttentionBackward:
-    """dq, dk and dv from q, k, v, out, dout and lse; parameters are those of `attention`."""
+    """dq, dk and dv from q, k, v, o, dout and lse; parameters are those of `attention`."""
     forward = attention(
         batch, heads, queries, keys, width, kv_heads=kv_heads, v_width=v_width, dtype=dtype, layout=layout,
         causal=causal, window=window, scale=scale, softcap=softcap,

@@ -34,7 +34,7 @@ def inputs(operator: AttentionBackward, seed: int, probe: str) -> dict[str, Arra
     if probe not in PROBES:
         raise BadInput(f"{operator.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
     of, shapes = operator.format, {t.name: t.shape for t in operator.tensors()}
-    names = ("q", "k", "v", "out", "dout")
+    names = ("q", "k", "v", "o", "dout")
     low, high = operator.forward.ends(operator.keys)
     count = np.maximum(high - low, 0)
     rows = np.broadcast_to(_log(count), shapes["lse"]).astype(np.float64)
@@ -45,13 +45,13 @@ def inputs(operator: AttentionBackward, seed: int, probe: str) -> dict[str, Arra
         }
     wide = {n: filling.normal_floats(shapes[n], np.float32, (seed, zlib.crc32(n.encode()))) for n in names}
     laid = operator.forward.laid
-    laid(wide["out"])[...] /= np.sqrt(np.maximum(count, 1))[:, None].astype(np.float32)
+    laid(wide["o"])[...] /= np.sqrt(np.maximum(count, 1))[:, None].astype(np.float32)
     rng = np.random.default_rng([seed, zlib.crc32(probe.encode())])
     if probe == "exact":
         for name in ("q", "k", "v", "dout"):
             wide[name] = rng.choice(np.array([-2.0, -1.0, 1.0, 2.0], np.float32), shapes[name])
         half = max(operator.width // 2, 1)
-        wide["q"][..., half:] = wide["k"][..., :half] = wide["out"][...] = wide["dout"][..., _FEW:] = 0.0
+        wide["q"][..., half:] = wide["k"][..., :half] = wide["o"][...] = wide["dout"][..., _FEW:] = 0.0
         rows = np.where(np.isfinite(rows), 0.0, rows)
     elif probe == "large":
         laid(wide["q"])[...] *= np.resize(np.array(_LARGE, np.float32), operator.queries)[:, None]
@@ -118,7 +118,7 @@ class _Head:
         def head(name: str, at: int) -> Array:
             return widen(operator.forward.laid(tensors[name])[b, at], operator.format).astype(np.float64)
 
-        q, k, v, out, dout = (head(name, group if name in "kv" else h) for name in ("q", "k", "v", "out", "dout"))
+        q, k, v, out, dout = (head(name, group if name in "kv" else h) for name in ("q", "k", "v", "o", "dout"))
         lse = tensors["lse"][b, h].astype(np.float64) if "lse" in tensors else np.zeros(operator.queries)
         return _Head(operator, q, k, v, out, dout, lse)
 

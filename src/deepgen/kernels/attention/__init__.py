@@ -61,15 +61,15 @@ def backward_requires(backward: AttentionBackward, *, aligned: bool = False) -> 
     if not aligned:
         return widths
     apart = "rows, heads and batches of {} that lie multiples of 16 bytes apart"
-    names = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
+    names = ("q", "k", "v", "o", "dout", "dq", "dk", "dv")
     every = ((f"{stride} % 8 == 0", apart.format(name)) for name in names for stride in strides_of(backward, name))
     return (*widths, *every)
 
 
 def backward_sums(backward: AttentionBackward) -> Step:
-    """The launch that leaves of each query its log-sum-exp in binary and the sum of dout * out."""
+    """The launch that leaves of each query its log-sum-exp in binary and the sum of dout * o."""
     args = (
-        *(arg for name in ("out", "dout") for arg in strided(backward, name)),
+        *(arg for name in ("o", "dout") for arg in strided(backward, name)),
         TensorArg("lse"),
         _sums(),
         *(ScalarArg("i32", size) for size in ("B", "H", "SQ")),

@@ -59,7 +59,7 @@ class CBackward:
         at_once = 2 * config["QUERIES"]
         memory = f"{4 * config['THREADS']} * (SK * {4 * wide + at_once} + {at_once * lanes})"
         args = (
-            *(arg for name in ("q", "k", "v", "out", "dout") for arg in strided(backward, name)),
+            *(arg for name in ("q", "k", "v", "o", "dout") for arg in strided(backward, name)),
             TensorArg("lse"),
             *(arg for name in ("dq", "dk", "dv") for arg in strided(backward, name)),
             WorkspaceArg("room", memory),

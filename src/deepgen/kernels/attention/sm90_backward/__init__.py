@@ -114,17 +114,20 @@ class Sm90Backward:
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """Wide tiles first, of two warpgroups, or of one where rows are few; as much beside exponentials as fits."""
         space = self.space(operator, target)
-        sides = [
-            (2, 1), ((64, "all"), (64, "scores"), (48, "all"), (32, "all"), (32, "scores")), (3, 2),
-            (2, 1), ((128, "all"), (128, "scores"), (96, "all"), (64, "all"), (48, "all"), (32, "all")), (2,),
-        ]  # fmt: skip
-        for choice in product(*sides):
-            config = {}
-            for side, (consumers, (wide, overlap), stages) in zip(_SIDES, (choice[:3], choice[3:]), strict=True):
-                config |= {f"{side}_CONSUMERS": consumers, f"{side}_WIDE": wide, f"{side}_STAGES": stages}
-                config[f"{side}_OVERLAP"] = overlap
+        for choice in product(*(_choices(side) for side in _SIDES)):
+            config = {name: value for one in choice for name, value in one.items()}
             if not space.explain(config):
                 yield config
+
+
+def _choices(side: str) -> Iterator[dict[str, Any]]:
+    tiles = {
+        "KEYS": ((64, "all"), (64, "scores"), (48, "all"), (32, "all"), (32, "scores")),
+        "QUERIES": ((128, "all"), (128, "scores"), (96, "all"), (64, "all"), (48, "all"), (32, "all")),
+    }
+    for consumers, (wide, overlap), stages in product((2, 1), tiles[side], (3, 2) if side == "KEYS" else (2,)):
+        named = {"CONSUMERS": consumers, "WIDE": wide, "STAGES": stages, "OVERLAP": overlap}
+        yield {f"{side}_{name}": value for name, value in named.items()}
 
 
 def _shared_bytes(width: int, of_keys: bool, consumers: Any, wide: Any, stages: Any) -> Any:
@@ -151,7 +154,7 @@ def _plan(backward: AttentionBackward, c: Mapping[str, Any]) -> LaunchPlan:
     sums = Step(
         "sums",
         (
-            *(arg for name in ("out", "dout") for arg in strided(backward, name)),
+            *(arg for name in ("o", "dout") for arg in strided(backward, name)),
             TensorArg("lse"),
             of_queries,
             *(ScalarArg("i32", size) for size in ("B", "H", "SQ", pitch)),
