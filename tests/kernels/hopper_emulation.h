@@ -171,7 +171,15 @@ void into(const TensorMap* map, u32 barrier, u32 mask, Get get) {
 #define gridDim (hopper::grid)
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - hopper::now->block->shared); }
 inline void __syncwarp() { hopper::meet(hopper::warp().meeting, 32); }
-inline int __shfl_sync(u32, int x, int) { return x; }
+template <class T>
+T __shfl_sync(u32, T x, int from) {
+    hopper::Warp& w = hopper::warp();
+    memcpy(w.words[threadIdx.x % 32], &x, 4);
+    __syncwarp();
+    memcpy(&x, w.words[from], 4);
+    __syncwarp();
+    return x;
+}
 
 inline void barrier_init(u32 barrier, u32 count) { hopper::now->block->barriers[barrier] = {(int)count, (int)count}; }
 inline void barriers_ready() {}
@@ -260,24 +268,26 @@ u64 operand(u32 address, u32 leading, u32 stride) {
 }
 namespace hopper {
 // Where an operand's element is: `line` across K, or along it where lines lie so.
-inline const char* operand_element(u64 descriptor, int across, int k, bool k_major) {
+template <class T>
+const char* operand_element(u64 descriptor, int across, int k, bool k_major) {
     u32 base = (descriptor & 0x3FFF) << 4, leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
     u32 line = 256 >> (descriptor >> 62);
-    u32 at = k_major ? base + across / 8 * stride + across % 8 * line + k * 2
+    u32 at = k_major ? base + across / 8 * stride + across % 8 * line + k * sizeof(T)
                      : base + across / (line / 2) * leading + k / 8 * stride + k % 8 * line + across % (line / 2) * 2;
     return now->block->shared + swizzled(at, line);
 }
 template <class T>
 float number(const char* at);
-// This thread's share of 64 rows of A by `columns` of B, 16 steps of K.
+// This thread's share of 64 rows of A by `columns` of B, 32 bytes of K.
 template <class T>
 void multiply(float* d, u64 a, u64 b, int add, int columns, bool a_k_major, bool b_k_major) {
     int t = now->index.x % 128;
     for (int i = 0; i < columns / 2; ++i) {
         int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
         float sum = add ? d[i] : 0.f;
-        for (int k = 0; k < 16; ++k)
-            sum += number<T>(operand_element(a, row, k, a_k_major)) * number<T>(operand_element(b, column, k, b_k_major));
+        for (int k = 0; k < 32 / (int)sizeof(T); ++k)
+            sum += number<T>(operand_element<T>(a, row, k, a_k_major)) *
+                   number<T>(operand_element<T>(b, column, k, b_k_major));
         d[i] = sum;
     }
 }

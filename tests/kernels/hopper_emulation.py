@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import simt_emulation
 from deepgen.operators import Operator
 from deepgen.operators.base import Array
 from deepgen.operators.compare import Comparison, compare
+from deepgen.operators.signature import TensorFacts
 from deepgen.run.call import gpu_kernel
 from deepgen.run.call.plans import evaluate
 from deepgen.targets.gpu_driver import CUDA
@@ -28,7 +30,14 @@ _NUMBERS = (
     ('asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(b), "f"(a));', "bits = two_f16(a, b);"),
 )
 _FORMATS = """
+struct f8e4m3 { unsigned char bits; };
 namespace hopper {
+template <>
+inline float number<f8e4m3>(const char* at) {
+    int bits = *at & 0xFF, exponent = bits >> 3 & 15, fraction = bits & 7;
+    float size = exponent ? __builtin_ldexpf(8 + fraction, exponent - 10) : __builtin_ldexpf(fraction, -9);
+    return (bits & 0x7F) == 0x7F ? __builtin_nanf("") : bits & 0x80 ? -size : size;
+}
 template <>
 inline float number<f16>(const char* at) { _Float16 x; memcpy(&x, at, 2); return (float)x; }
 template <>
@@ -43,8 +52,13 @@ inline u32 two_bf16(float a, float b) { return one_bf16(a) | one_bf16(b) << 16; 
 """
 _PRODUCT = """#pragma once
 #include "numbers.h"
+#if ELEMENT == 1
+typedef f8e4m3 Operand;
+#else
+typedef TYPE_C Operand;
+#endif
 inline void product(float* d, u64 a, u64 b, int add) {
-    hopper::multiply<TYPE_C>(d, a, b, add, BN, A_K_MAJOR, B_K_MAJOR);
+    hopper::multiply<Operand>(d, a, b, add, BN, A_K_MAJOR, B_K_MAJOR);
 }
 """
 _HARNESS = """#include "{source}"
@@ -107,12 +121,19 @@ def encoded(arg: DescriptorArg, tensor: Array, element: str, scalars: Any) -> tu
     return made.storage, (numbers, made)
 
 
-def run(kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal") -> Comparison:
-    """How the kernel's output compares with the exact one."""
+def run(
+    kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal", turned: Collection[str] = ()
+) -> Comparison:
+    """How the kernel's output compares with the exact one. Inputs that are `turned` have their first dimension
+    innermost."""
     inputs = operator.inputs(1, probe)
     shapes = {t.name: t for t in operator.tensors()}
-    tensors = {name: np.array(inputs[name], order="C") if name in inputs else _blank(t) for name, t in shapes.items()}
-    scalars = {**operator.scalars()}
+    order = {name: "F" if name in turned else "C" for name in shapes}
+    tensors = {
+        name: np.array(inputs[name], order=order[name]) if name in inputs else _blank(t) for name, t in shapes.items()
+    }
+    facts = {name: TensorFacts(x.shape, "", tuple(s // x.itemsize for s in x.strides)) for name, x in tensors.items()}
+    scalars = {**operator.strided({name: facts[name] for name in turned})}
     (step,) = kernel.plan.steps
     kept: list[Any] = []
     for arg in step.args:

@@ -28,6 +28,9 @@ OPERATORS = [
     gemm(9, 70, 33, dtype="f16", scales="column", layout="tt", batch=2, **{**ALL, "activation": "gelu"}),
     gemm(9, 70, 33, dtype="f8e4m3", scales="tensor", bias=True, activation="silu"),
     gemm(9, 70, 33, dtype="i8", c="bf16", scales="row", bias=True),
+    gemm(9, 150, 300, dtype="f8e4m3", layout="nt", scales="1x128,128x128", **ALL),
+    gemm(150, 9, 150, dtype="f8e5m2", layout="tn", scales="128x128,128x128", batch=2),
+    gemm(9, 7, 130, dtype="f8e4m3", scales="1x128,1x128", c="f16"),
 ]
 
 

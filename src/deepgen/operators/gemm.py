@@ -1,5 +1,6 @@
 """GEMM: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), row-major, optionally batched.
 
+With scales of blocks, op(A) op(B) is the sum over blocks of K of the block's products times both factors.
 Layout letters: A is `n` M x K or `t` K x M; B is `n` K x N or `t` N x K. So `nt` is the usual weight layout.
 """
 
@@ -13,8 +14,8 @@ from typing import Any, ClassVar
 from deepgen.operators import gemm_inputs
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
-from deepgen.operators.products import EXACT_SHARE, tiny_floor
-from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts, number
+from deepgen.operators.products import BLOCK, EXACT_SHARE, tiny_floor
+from deepgen.operators.signature import ANY, ROWS, Param, Signature, Size, Solved, TensorFacts, number
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
@@ -23,7 +24,9 @@ from deepgen.vocabulary.kernel import Kernel
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
-SCALES = ("none", "tensor", "row", "column")
+# Of 8-bit floats A and B may have factors of blocks: for so many rows of A and columns of B, and `BLOCK` steps of K.
+BLOCK_SCALES = {"1x128,128x128": (1, 128), "128x128,128x128": (128, 128), "1x128,1x128": (1, 1)}
+SCALES = ("none", "tensor", "row", "column", *BLOCK_SCALES)
 _FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names differ from their field's
 
 # Tensor cores keep some 14 bits of sums of 8-bit floats. Without fast sums at most this many products are added up
@@ -31,6 +34,7 @@ _FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names
 # H200's sums are off by 0.07 % after 128, 0.24 % after 256, 0.7 % after 512, and 7 % if 4,096 are all fast.
 EXACT_SUMS = 128
 _FAST_EPSILON = 2.0**-13
+_BLOCKS_OF_K = f"(K + {BLOCK - 1}) // {BLOCK}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Gemm(Operator):
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
         Word("epilogue", "epilogue: bias, then relu, gelu or silu, such as bias,relu", "choice", "none"),
         Word("fast_sums", "allow 8-bit floats to accumulate below f32 precision", "flag", False),
+        Word("scales", "f32 factors of C, or of blocks of A and B", "choice", "none", choices=SCALES, later=True),
     )
 
     m: int
@@ -63,7 +68,7 @@ class Gemm(Operator):
     beta: float = 0.0
     bias: bool = False  # one number per column, in C's dtype
     activation: str = "none"  # gelu is the tanh form
-    scales: str = "none"
+    scales: str = "none"  # of C, or of blocks of A and B
     fast_sums: bool = False  # 8-bit floats may be accumulated with fewer bits than f32 has
 
     def __post_init__(self) -> None:
@@ -87,6 +92,14 @@ class Gemm(Operator):
         if self.fast_sums and not self._eight_bit_floats:
             words = f"gemm: fast_sums with {self.a} and {self.b}: only 8-bit floats have fast sums"
             raise BadInput(words, allowed="fast_sums=False, or f8e4m3 and f8e5m2 as A and B")
+        if self.blocks and (self.fast_sums or not self._eight_bit_floats):
+            words = f"gemm: scales {self.scales} with {self.a} and {self.b}{' and fast_sums' * self.fast_sums}"
+            raise BadInput(words, allowed="f8e4m3 or f8e5m2 as A and B, without fast_sums: blocks are added up in f32")
+
+    @property
+    def blocks(self) -> tuple[int, int] | None:
+        """Rows of A, and columns of B, that share a factor for each `BLOCK` steps of K; None: blocks have none."""
+        return BLOCK_SCALES.get(self.scales)
 
     @property
     def _eight_bit_floats(self) -> bool:
@@ -108,7 +121,7 @@ class Gemm(Operator):
 
     def slug(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
-        sums = "-fast" if self.fast_sums else ""
+        sums = "-fast" if self.fast_sums else f"-{self.scales.replace(',', '-')}" if self.blocks else ""
         return f"gemm-{self._dtype_word()}-{self.layout}-{batch}{self.m}x{self.n}x{self.k}{sums}"
 
     def _dtype_word(self) -> str:
@@ -129,7 +142,10 @@ class Gemm(Operator):
         ]
         if self.bias:
             params.append(Param("bias", "input", self.c, ("N",), range=ranges.get("bias")))
-        if self.scales != "none":
+        for name, side, rows in zip(("scale_a", "scale_b"), "MN", self.blocks or (), strict=False):
+            shape: tuple[Size, ...] = (side if rows == 1 else f"({side} + {rows - 1}) // {rows}", _BLOCKS_OF_K)
+            params.append(Param(name, "input", "f32", outer + shape, strides=ANY))
+        if self.scales != "none" and not self.blocks:
             lengths: dict[str, Size] = {"tensor": 1, "row": "M", "column": "N"}
             params.append(Param("scale", "input", "f32", (lengths[self.scales],)))
         role = "inout" if self.beta != 0.0 else "output"
@@ -153,6 +169,9 @@ class Gemm(Operator):
             letter = name.lower()
             out[f"ld{letter}"] = f"stride_{name}_{int(batched)}"
             out[f"stride_{letter}"] = f"stride_{name}_0" if batched else whole
+        for name in ("scale_a", "scale_b") if self.blocks else ():
+            out[f"{name}_matrix"] = f"stride_{name}_0" if batched else "0"
+            out |= {f"{name}_row": f"stride_{name}_{int(batched)}", f"{name}_step": f"stride_{name}_{batched + 1}"}
         return out
 
     def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
@@ -230,7 +249,7 @@ class Gemm(Operator):
             cut = acc.epsilon * self.k / (2 * 8)
             inputs = cut * sqrt(self.k)
         absolute = 2.0 * acc.epsilon * self.k + inputs + 4.0 * acc.epsilon
-        gain = abs(self.alpha) * (gemm_inputs.LARGEST_FACTOR if self.scales != "none" else 1.0)
+        gain = abs(self.alpha) * gemm_inputs.largest_gain(self)
         floor = tiny_floor(self.k, gain, (a, b), acc, c)
         return Tolerance(absolute, 2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut, floor)
 
@@ -253,9 +272,10 @@ class Gemm(Operator):
 
     def parameters(self) -> Mapping[str, Any]:
         batch = {"B": self.batch} if self.batch > 1 else {}
-        sums = {"fast_sums": True} if self.fast_sums else {}
+        sums: dict[str, Any] = {"fast_sums": True} if self.fast_sums else {}
         steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
         then = {"epilogue": ",".join(steps)} if steps else {}
+        sums |= {"scales": self.scales} if self.blocks else {}
         return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
 
 
@@ -288,7 +308,9 @@ def gemm(
     alpha, beta: factors of the product and of the previous C. With beta C is read, and passed to calls as `out=`.
     bias: whether a vector of N elements in C's dtype is added to every row.
     activation: none, relu, gelu (by tanh) or silu.
-    scales: none, tensor, row or column: an f32 scale for all of C, for each row or for each column.
+    scales: none, tensor, row or column: an f32 scale for all of C, for each row or for each column. Of 8-bit floats
+        also 1x128,128x128 and others in BLOCK_SCALES: one for each row of A and 128 steps of K (`scale_a`, M x K / 128,
+        with any strides), and one for each 128 columns of B and 128 steps of K (`scale_b`, N / 128 x K / 128).
     fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))

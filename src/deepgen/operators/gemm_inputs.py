@@ -23,7 +23,8 @@ _SPECIAL = {"f8e4m3": (nan,)}  # for formats without infinities
 _EXACT_ROWS = 16  # distinct rows of A if sums are exact: that makes their reference cheap
 _MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is relative to the sum
 _POWERS = (0.5, 1.0, 2.0)  # factors that cause no rounding
-LARGEST_FACTOR = 2.0  # of `_POWERS`
+_LARGEST_FACTOR = 2.0  # of `_POWERS`
+_BLOCK_FACTORS = (0.25, 1.25)  # of blocks, where large sums must stay finite; distinct, so that a wrong one shows
 
 
 def probes(gemm: Gemm) -> tuple[str, ...]:
@@ -34,11 +35,18 @@ def probes(gemm: Gemm) -> tuple[str, ...]:
     return (*usual, *exact, *(EXTREMES if a.integer or b.integer else ()))
 
 
+def largest_gain(gemm: Gemm) -> float:
+    """The largest factor of a result on the inputs of probes with tiny numbers."""
+    return _LARGEST_FACTOR ** (2 if gemm.blocks else gemm.scales != "none")
+
+
 def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
     if probe not in (names := probes(gemm)):
         raise BadInput(f"gemm: unknown probe {probe!r}", allowed="one of " + ", ".join(names))
     if probe == "exact":
         return _exact(gemm, seed)
+    import numpy as np
+
     signature, sizes = gemm.signature(), gemm.sizes()
     drawn_inputs = {
         tensor.name: drawn(tensor, signature[tensor.name], sizes, seed, probe)
@@ -47,6 +55,9 @@ def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
         for tensor in gemm.tensors()
         if tensor.role != OUTPUT
     }
+    for name in ("scale_a", "scale_b") if gemm.blocks else ():
+        rng, shape = np.random.default_rng([seed, zlib.crc32(name.encode())]), drawn_inputs[name].shape
+        drawn_inputs[name] = rng.uniform(*_BLOCK_FACTORS, shape).astype(np.float32)
     return _with_a_tiny_row(gemm, drawn_inputs) if probe == "denormal" else drawn_inputs
 
 
@@ -75,7 +86,7 @@ def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
 
     Factors keep magnitude 1: the tolerance is that of the product.
     """
-    if tensor.name == "scale":
+    if tensor.name.startswith("scale"):
         return 1.0
     large = min(_LARGE.get(name, 2.0**40) for name in (gemm.a, gemm.b, gemm.c))
     return {"large": large, "zeros": 0.0}.get(probe, 1.0)
@@ -108,8 +119,8 @@ def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Ar
     rows = drawn_inputs["A"] if gemm.layout[0] == "n" else np.swapaxes(drawn_inputs["A"], -1, -2)
     rows[..., :-1, :] = rows[..., :1, :]
     rows[..., -1, :] = narrow(widen(rows[..., -1, :], of) * TINY[gemm.a], of)
-    if "scale" in drawn_inputs:
-        drawn_inputs["scale"] = np.resize(np.array(_POWERS, np.float32), drawn_inputs["scale"].shape)
+    for name in {"scale", "scale_a", "scale_b"} & {*drawn_inputs}:
+        drawn_inputs[name] = np.resize(np.array(_POWERS, np.float32), drawn_inputs[name].shape)
     return drawn_inputs
 
 
@@ -139,6 +150,9 @@ def _exact(gemm: Gemm, seed: int) -> dict[str, Array]:
             negative, of, letter = (rows, a, gemm.layout[0]) if tensor.name == "A" else (right, b, gemm.layout[1])
             laid = negative if letter == "n" else np.swapaxes(negative, -1, -2)
             drawn_inputs[tensor.name] = signs(laid, of).reshape(tensor.shape)
+        elif tensor.name in ("scale_a", "scale_b"):  # the same along K: products cancel before them
+            one = rng.choice(np.array(_POWERS, np.float32), (*tensor.shape[:-1], 1))
+            drawn_inputs[tensor.name] = np.repeat(one, tensor.shape[-1], -1)
         elif tensor.name == "scale":
             drawn_inputs[tensor.name] = rng.choice(np.array(_POWERS, np.float32), tensor.shape)
         elif tensor.role != OUTPUT:

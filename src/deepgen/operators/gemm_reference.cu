@@ -11,7 +11,7 @@ enum { NONE, RELU, GELU, SILU };
 enum { BY_TENSOR = 1, BY_ROW, BY_COLUMN };
 
 // What the flags say: FORMAT_A, FORMAT_B, FORMAT_C (of C and the bias), TRANSPOSED_A, TRANSPOSED_B, ACTIVATION, SCALES,
-// BETA, BIAS; WHOLE (1: products are summed up as integers, 2: and C holds integers too, 0: neither).
+// BETA, BIAS, BLOCK_A and BLOCK_B (rows of A and columns of B that share a factor; 0: none); WHOLE (1: products are summed up as integers, 2: and C holds integers too, 0: neither).
 #if WHOLE
 typedef i64 Sum;
 #else
@@ -80,20 +80,27 @@ const int TILE = 64, DEPTH = 16, EACH = 4, SIDE = 16, THREADS = 256;
 const int LINE = TILE + 1;  // one more than needed, so that a column of a tile lies in different banks
 
 // DEPTH x TILE numbers of A or B into shared memory, zeros where there are none. `across` runs along M or N.
-template <int FORMAT, bool ALONG_K>
-DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, int k_first, int k) {
+// `BLOCK`: so many of them share a factor for each 128 steps of K; 0: they have none.
+template <int FORMAT, bool ALONG_K, int BLOCK>
+DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, int k_first, int k, const f32* factor,
+                     int matrix) {
     for (int e = thread_id(); e < TILE * DEPTH; e += THREADS) {
         const int across = ALONG_K ? e / DEPTH : e % TILE, deep = ALONG_K ? e % DEPTH : e / TILE;
         const int at = first + across, k_at = k_first + deep;
         Term x = 0;
         if (at < count && k_at < k)
             x = (Term)number<FORMAT>(from, start + (ALONG_K ? (i64)at * k + k_at : (i64)k_at * count + at));
+        if constexpr (BLOCK != 0) {
+            const int blocks = (k + 127) / 128, lines = (count + BLOCK - 1) / BLOCK;
+            if (at < count && k_at < k)
+                x *= load_global<f32>(factor + ((i64)matrix * lines + at / BLOCK) * blocks + k_at / 128);
+        }
         store_shared<Term>(to + (deep * LINE + across) * sizeof(Term), x);
     }
 }
 
-DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, Want* want,
-                         Size* size, int m, int n, int k, f64 alpha, f64 beta) {
+DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, const f32* factor_a,
+                         const f32* factor_b, Want* want, Size* size, int m, int n, int k, f64 alpha, f64 beta) {
     const int tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
     const int batch = block_id() / (tiles_m * tiles_n), tile = block_id() % (tiles_m * tiles_n);
     const int row = tile / tiles_n * TILE, column = tile % tiles_n * TILE;
@@ -102,8 +109,8 @@ DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void
     Sum sum[EACH][EACH] = {};
     f64 rows[EACH] = {}, columns[EACH] = {};  // sums of squares
     for (int first = 0; first < k; first += DEPTH) {
-        fetch<FORMAT_A, !TRANSPOSED_A>(tile_a, a, (i64)batch * m * k, row, m, first, k);
-        fetch<FORMAT_B, TRANSPOSED_B>(tile_b, b, (i64)batch * k * n, column, n, first, k);
+        fetch<FORMAT_A, !TRANSPOSED_A, BLOCK_A>(tile_a, a, (i64)batch * m * k, row, m, first, k, factor_a, batch);
+        fetch<FORMAT_B, TRANSPOSED_B, BLOCK_B>(tile_b, b, (i64)batch * k * n, column, n, first, k, factor_b, batch);
         barrier();
         for (int deep = 0; deep < DEPTH; ++deep) {
             Term x[EACH], y[EACH];

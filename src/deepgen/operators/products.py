@@ -30,6 +30,7 @@ TINY = {
 # As a share of one product on the inputs of `cancelling`, where all have the same size. It is less than the effect of a
 # lost product, and leaves room for algorithms that do not add up the products themselves, as some convolutions.
 EXACT_SHARE = 0.25
+BLOCK = 128  # steps of K that share a factor where blocks have factors
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import scale_format
 from deepgen.operators.expr.layouts import filter_layout
-from deepgen.operators.products import distinct
+from deepgen.operators.products import BLOCK, distinct
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 from deepgen.vocabulary.parallel import in_parts, usual_threads
@@ -31,7 +31,7 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
     with np.errstate(all="ignore"):
         every_a, every_b = _each(gemm, "A", inputs), _each(gemm, "B", inputs)
         for i in range(gemm.batch):
-            _multiply(gemm, every_a[i], every_b[i], product[i], size[i])
+            _multiply(gemm, every_a[i], every_b[i], product[i], size[i], _block_factors(gemm, inputs, i))
         answer = _finished_rows(gemm, inputs, product.reshape(-1, gemm.n), size)
     full = gemm.tensors()[-1].shape
     return {"C": Answer(answer.values.reshape(full), answer.scale.reshape(full if answer.scale.size > 1 else ()))}
@@ -73,11 +73,36 @@ def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
     return every if gemm.layout["AB".index(name)] == "n" else np.swapaxes(every, -1, -2)
 
 
-def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> None:
+def _block_factors(gemm: Gemm, inputs: Mapping[str, Array], i: int) -> tuple[Array, Array] | None:
+    """For the rows of a matrix of A and for the columns of one of B, the factor of each block of K."""
+    if not gemm.blocks:
+        return None
+    every = (inputs[name].reshape(gemm.batch, *inputs[name].shape[-2:])[i] for name in ("scale_a", "scale_b"))
+    a, b = (np.repeat(of, rows, 0) for of, rows in zip(every, gemm.blocks, strict=True))
+    return a[: gemm.m], b[: gemm.n]
+
+
+def _factors_at(gemm: Gemm, scales: Array, batch: Array, block: Array) -> Array:
+    """For some rows of A or columns of B, the factors of all of K."""
+    factors: Array = scales.reshape(gemm.batch, *scales.shape[-2:])[batch, block]
+    return factors[:, np.arange(gemm.k) // BLOCK]
+
+
+def _times_blocks(rows: Array, factors: Array) -> None:
+    """Multiplies each row's blocks of K by their factors, in place."""
+    for block in range(factors.shape[1]):
+        rows[:, block * BLOCK : (block + 1) * BLOCK] *= factors[:, block, None]
+
+
+def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array, factors: tuple[Array, Array] | None) -> None:
     """Computes the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed
     once."""
-    kept, kind = distinct(a) if gemm.n * gemm.k >= _DIGEST else (np.arange(len(a)),) * 2
+    rows = a if factors is None else np.hstack([np.ascontiguousarray(x).view(np.uint8) for x in (a, factors[0])])
+    kept, kind = distinct(rows) if gemm.n * gemm.k >= _DIGEST else (np.arange(len(a)),) * 2
     left, right = widen(a[kept], gemm.dtypes[0]), widen(b, gemm.dtypes[1])
+    if factors is not None:
+        _times_blocks(left, factors[0][kept])
+        _times_blocks(right.T, factors[1])
     if len(kept) == len(kind):
         _product(gemm, left, right, product)
     else:
@@ -94,9 +119,12 @@ def reference_at(gemm: Gemm, inputs: Mapping[str, Array], places: Array) -> Answ
     with np.errstate(all="ignore"):
         wide_a = widen(every_a[batch, row, :] if gemm.layout[0] == "n" else every_a[batch, :, row], a)
         wide_b = widen(every_b[batch, :, column] if gemm.layout[1] == "n" else every_b[batch, column, :], b)
+        if gemm.blocks:
+            wide_a = wide_a * _factors_at(gemm, inputs["scale_a"], batch, row // gemm.blocks[0])
+            wide_b = wide_b * _factors_at(gemm, inputs["scale_b"], batch, column // gemm.blocks[1])
         size = _norms(wide_a, -1) * _norms(wide_b, -1) if not c.integer else np.ones(len(places))
         factors = _factors(gemm, inputs)
-        if gemm.scales != "none":
+        if gemm.scales != "none" and not gemm.blocks:
             factors = factors[{"row": row, "column": column}.get(gemm.scales, 0)]
         old = widen(inputs["C"].reshape(-1)[places], c) if gemm.beta != 0.0 else None
         bias = widen(inputs["bias"][column], c) if gemm.bias else None
@@ -104,7 +132,8 @@ def reference_at(gemm: Gemm, inputs: Mapping[str, Array], places: Array) -> Answ
 
 
 def _factors(gemm: Gemm, inputs: Mapping[str, Array]) -> Array:
-    factors: Array = inputs["scale"].astype(np.float64) if gemm.scales != "none" else np.ones(())
+    own = gemm.scales != "none" and not gemm.blocks
+    factors: Array = inputs["scale"].astype(np.float64) if own else np.ones(())
     return factors
 
 
@@ -116,7 +145,7 @@ def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Arra
     result, scale = product, size * size.dtype.type(abs(gemm.alpha) / gemm.k)
     if gemm.alpha != 1.0:
         result = gemm.alpha * result
-    if gemm.scales != "none":
+    if gemm.scales != "none" and not gemm.blocks:
         result, scale = result * factors, scale * np.abs(factors)
     if old is not None:
         result, scale = result + gemm.beta * old, scale + np.abs(gemm.beta / gemm.k * old)
@@ -164,6 +193,7 @@ _DEVICE_HEADER = "reference_device.h"  # included by references on devices
 _FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")
 _ACTIVATIONS = ("none", "relu", "gelu", "silu")
 _SCALES = ("none", "tensor", "row", "column")
+_READ = ("A", "B", "C", "bias", "scale", "scale_a", "scale_b")
 _TILE, _DEPTH, _THREADS = 64, 16, 256
 
 
@@ -183,7 +213,8 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
         **{f"FORMAT_{name}": _FORMATS.index(of.name.replace("tf32", "f32")) for name, of in formats},
         **{f"TRANSPOSED_{name}": int(letter == "t") for name, letter in zip("AB", gemm.layout, strict=True)},
         "ACTIVATION": _ACTIVATIONS.index(gemm.activation),
-        "SCALES": _SCALES.index(gemm.scales),
+        "SCALES": 0 if gemm.blocks else _SCALES.index(gemm.scales),
+        **{f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks or (0, 0), strict=True)},
         "BETA": int(gemm.beta != 0.0),
         "BIAS": int(gemm.bias),
         "WHOLE": whole,
@@ -193,7 +224,7 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
     step = Step(
         "gemm_reference",
         (
-            *(TensorArg(name) if name in names else absent for name in ("A", "B", "C", "bias", "scale")),
+            *(TensorArg(name) if name in names else absent for name in _READ),
             TensorArg("want_C"),
             absent if whole == 2 else TensorArg("scale_C"),
             *(ScalarArg("i32", size) for size in ("M", "N", "K")),

@@ -84,6 +84,8 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
     """The functions that an operator may serve; none if it is not a product."""
     if not isinstance(operator, Gemm):
         return ()
+    if operator.blocks:
+        return ()
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
 
 

@@ -22,6 +22,7 @@ from deepgen.operators.expr.builder import (
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import ACTIVATIONS, DTYPE, EPILOGUE, Named, Result
+from deepgen.operators.products import BLOCK
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 
@@ -98,10 +99,14 @@ def gemm_expression(gemm: Gemm) -> Expression:
         *batch, row, column = at
         left = tensors["A"][(*batch, row, over) if gemm.layout[0] == "n" else (*batch, over, row)]
         right = tensors["B"][(*batch, over, column) if gemm.layout[1] == "n" else (*batch, column, over)]
-        value = sum(left.cast(gemm.acc) * right.cast(gemm.acc), over)
+        product = left.cast(gemm.acc) * right.cast(gemm.acc)
+        for name, line, rows in zip(("scale_a", "scale_b"), (row, column), gemm.blocks or (), strict=False):
+            place = (*batch, line // rows, over // BLOCK)
+            product = product * tensors[name][place].cast(gemm.acc)
+        value = sum(product, over)
         if gemm.alpha != 1.0:
             value = value * gemm.alpha
-        if gemm.scales != "none":
+        if gemm.scales != "none" and not gemm.blocks:
             value = value * tensors["scale"][{"row": row, "column": column}.get(gemm.scales, 0)].cast(gemm.acc)
         if gemm.bias:
             value = value + tensors["bias"][column].cast(gemm.acc)

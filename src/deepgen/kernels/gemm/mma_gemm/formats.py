@@ -40,6 +40,8 @@ def refused(operator: Operator, target: Target) -> str | None:
         return "it supports NVIDIA GPUs from sm_80 on"
     if not isinstance(operator, Gemm):
         return "it supports gemm only"
+    if operator.blocks:
+        return "it has no scales of blocks"
     both_eight = operator.a.startswith("f8") and operator.b.startswith("f8")
     if operator.a not in _PTX or (operator.a != operator.b and not both_eight):
         return "it multiplies f16, bf16, tf32, i8 and 8-bit floats"

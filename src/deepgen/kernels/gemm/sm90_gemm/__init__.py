@@ -63,12 +63,12 @@ class Sm90Gemm:
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
         lines = config["STORE"] in BY_LINES
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
-        more["shifted.h"] = copies or loads
+        more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         return Kernel(
             name=self.name,
             language="cuda",
-            sources=(*sm90_sources(files), products),
+            sources=(*sm90_sources(files, scaled=gemm.blocks is not None), products),
             flags=("-std=c++17", *defines(lowered.macros)),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
@@ -86,10 +86,10 @@ class Sm90Gemm:
         return LAUNCH * 1e-6
 
 
-def sm90_sources(names: Iterable[str], *, grouped: bool = False) -> tuple[Source, ...]:
-    """Files of this family, for whole matrices or for rows that belong to experts."""
-    own = sources(__name__, names)
-    return tuple(replace(file, text=resolved(file.text, {"GROUPED": grouped})) for file in own)
+def sm90_sources(names: Iterable[str], *, grouped: bool = False, scaled: bool = False) -> tuple[Source, ...]:
+    """Files of this family, for whole matrices or for rows that belong to experts, with scales of blocks or without."""
+    words = {"GROUPED": grouped, "BLOCK_SCALES": scaled}
+    return tuple(replace(file, text=resolved(file.text, words)) for file in sources(__name__, names))
 
 
 def products_header(gemm: Gemm, columns: int) -> str:

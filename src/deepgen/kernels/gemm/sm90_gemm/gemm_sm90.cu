@@ -104,6 +104,9 @@ struct Shared {
 };
 
 #include "producers.h"
+#if BLOCK_SCALES
+#include "factors.h"
+#endif
 
 // Tells everyone who writes to this block's stage that a warp is done with it.
 DG_DEVICE void release(u32 empty, int rank) {
@@ -168,6 +171,9 @@ DG_DEVICE void multiply_step(
 // set. A stage is let go before that.
 DG_DEVICE void multiply_exact_step(
     acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool last, int rank
+#if BLOCK_SCALES
+    , Factors& factors
+#endif
 ) {
     barrier_wait(s.full + at.stage * 8, at.phase);
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
@@ -179,8 +185,13 @@ DG_DEVICE void multiply_exact_step(
         products_commit();
         products_wait<0>();
         if (j + 1 == ATOMS && !last) release(s.empty + at.stage * 8, rank);
+#if BLOCK_SCALES
+        factors.add(sums, some);
+        factors.next();
+#else
 #pragma unroll
         for (int k = 0; k < CHUNKS * 4; ++k) pin(some[k]), sums[k] += some[k];
+#endif
     }
     at.advance();
 }
@@ -216,6 +227,9 @@ struct Late {
 DG_DEVICE void multiply(
     acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, const Piece& w, u64 a, u64 b, int rank,
     [[maybe_unused]] int team, [[maybe_unused]] Late& late
+#if BLOCK_SCALES
+    , Factors& factors
+#endif
 ) {
     int i = 0, steps = w.steps;
     [[maybe_unused]] int line = LAST_PRODUCTS < 4 ? w.first * ATOMS % TAP_LINES : 0;
@@ -234,7 +248,11 @@ DG_DEVICE void multiply(
 #pragma unroll
     for (int k = 0; k < CHUNKS * 4; ++k) sums[k] = 0;
 #pragma unroll 1
+#if BLOCK_SCALES
+    for (; i < steps; ++i) multiply_exact_step(sums, s, at, a, b, i + 1 == steps, rank, factors);
+#else
     for (; i < steps; ++i) multiply_exact_step(sums, s, at, a, b, i + 1 == steps, rank);
+#endif
     u32 last = s.empty + (at.stage == 0 ? STAGES - 1 : at.stage - 1) * 8;
 #else
     u32 last = 0;
@@ -264,7 +282,13 @@ DG_DEVICE void multiply(
     release(last, rank);
 }
 
+#if BLOCK_SCALES
+DG_DEVICE void consume(
+    const Problem& p, const Shared& s, const TensorMap* c, int rank, int group, const BlockScales& scales
+) {
+#else
 DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, int rank, int group) {
+#endif
     Schedule schedule(p, rank, PING_PONG ? group : 0, PING_PONG ? 2 : 1);
     Place at;
     Piece w;
@@ -284,6 +308,12 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         at.skip(schedule.steps);
         notify(ORDER, 256);
     }
+#if BLOCK_SCALES
+    Schedule ahead = schedule;
+    Piece w_ahead;
+    Factors factors;
+    if (ahead.next(p, w_ahead)) factors.begin(p, scales, w_ahead, row);
+#endif
     while (schedule.next(p, w)) {
 #if GROUPED
         const Problem& whole = p;
@@ -291,7 +321,12 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #endif
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
+#if BLOCK_SCALES
+        multiply(sums, s, at, w, a, b, rank, team, late, factors);
+        if (ahead.next(p, w_ahead)) factors.begin(p, scales, w_ahead, row);
+#else
         multiply(sums, s, at, w, a, b, rank, team, late);
+#endif
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();
@@ -369,6 +404,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 #endif
     TYPE_C* c, const TYPE_C* bias, const float* scale, float4* partial, u32* arrived,
     int m, int n, int k, int batch, int ldc, i64 stride_c, TYPE_SCALE alpha, TYPE_SCALE beta, int streamed
+#if BLOCK_SCALES
+    , const float* scale_a, const float* scale_b,
+    i64 a_matrix, i64 a_row, i64 a_step, i64 b_matrix, i64 b_row, i64 b_step
+#endif
 ) {
     extern __shared__ char memory[];
 #if FIXED
@@ -442,10 +481,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 #if REGISTERS
         registers_up<REGISTERS>();
 #endif
+#if BLOCK_SCALES
+        const BlockScales scales{scale_a, scale_b, a_matrix, a_row, a_step, b_matrix, b_row, b_step};
+#if STORE_TMA
+        consume(p, s, &c_map, rank, warp / 4, scales);
+#else
+        consume(p, s, nullptr, rank, warp / 4, scales);
+#endif
+#else
 #if STORE_TMA
         consume(p, s, &c_map, rank, warp / 4);
 #else
         consume(p, s, nullptr, rank, warp / 4);
+#endif
 #endif
     }
     if (CLUSTER_K > 1) cluster_all_done();  // no block may go while its sums are read

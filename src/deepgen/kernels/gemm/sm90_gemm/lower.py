@@ -77,7 +77,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "BETA": int(gemm.beta != 0.0),
         "BIAS": int(gemm.bias),
         "ACTIVATION": ACTIVATIONS.index(gemm.activation),
-        "SCALES": SCALES.index(gemm.scales),
+        "SCALES": 0 if gemm.blocks else SCALES.index(gemm.scales),
+        **{f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks or (), strict=False)},
         "BM": bm,
         "BN": c["BN"],
         "BK": c["ATOMS"] * ATOM_BYTES // size,
@@ -150,6 +151,13 @@ def promotes(gemm: Gemm) -> bool:
     Both sets then take registers, so other tiles fit.
     """
     return gemm.a.startswith("f8") and not gemm.fast_sums
+
+
+def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
+    """Registers of a thread for factors of blocks, as far as they are not among those that every kernel has."""
+    if gemm.blocks is None:
+        return 0
+    return (tiles_m - 1) * 8 + (4 if gemm.blocks[1] > 1 else bn // 8 + 8)
 
 
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
@@ -288,13 +296,14 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         *((_result_map(gemm, int(m["C_LINE"])),) if m["STORE_TMA"] else ()),
         TensorArg("C"),
         TensorArg("bias") if gemm.bias else _NOTHING,
-        TensorArg("scale") if gemm.scales != "none" else _NOTHING,
+        TensorArg("scale") if m["SCALES"] else _NOTHING,
         partial,
         arrived,
         *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "ldc")),
         ScalarArg("i64", "stride_c"),
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
         ScalarArg("i32", streamed),
+        *(_block_scales() if gemm.blocks else ()),
     )
     block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
     step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copies))
@@ -312,6 +321,13 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
 
 
 _NOTHING = ScalarArg("i64", 0)
+
+
+def _block_scales() -> tuple[Arg, ...]:
+    """Factors of blocks, and how far they are apart: in batches, along rows and along K."""
+    names = ("scale_a", "scale_b")
+    apart = [f"{name}_{along}" for name in names for along in ("matrix", "row", "step")]
+    return (*map(TensorArg, names), *(ScalarArg("i64", name) for name in apart))
 
 
 def _sums(size: Size) -> WorkspaceArg:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BY_LINES,
+    factor_registers,
     operand_line,
     operand_rows,
     overlap,
@@ -142,9 +143,9 @@ def splits_of(c: Config) -> int:
 
 
 def sums_of(gemm: Gemm, c: Config) -> int:
-    """Registers of a thread that hold sums."""
+    """Registers of a thread that hold sums, and factors of blocks."""
     sums: int = c["TILES_M"] * c["BN"] // 2 * (2 if promotes(gemm) else 1)
-    return sums
+    return sums + int(factor_registers(gemm, c["BN"], c["TILES_M"]))
 
 
 def _beyond(length: Any, whole: int) -> Any:
