@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from deepgen import operators
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.compare import compare
+from deepgen.operators.signature import TensorFacts
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
@@ -166,6 +168,22 @@ def test_files_from_before_there_was_a_choice_of_sums_are_read_as_what_they_aske
     older = {k: v for k, v in eight().to_json().items() if k != "fast_sums"}
     assert operators.from_json(older) == eight()  # acc says f32
     assert "fast_sums" not in gemm(3, 4, 5, dtype="bf16").to_json()  # studies of other formats keep their names
+
+
+@pytest.mark.parametrize("asked", [{"dtype": "bf16"}, {"dtype": "f8e4m3", "fast_sums": True}, {"a": "f8e4m3"}])
+def test_only_exact_sums_of_8_bit_floats_have_scales_of_blocks(asked: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="scales 1x128,128x128 with"):
+        gemm(3, 4, 5, scales="1x128,128x128", **asked)
+
+
+def test_scales_of_blocks_are_operands_of_any_strides_that_partial_blocks_have_too() -> None:
+    one = eight(300, scales="1x128,128x128", batch=2)
+    shapes = {t.name: t.shape for t in one.tensors()}
+    assert (shapes["scale_a"], shapes["scale_b"]) == ((2, 64, 3), (2, 1, 3))
+    turned = {"scale_a": TensorFacts((2, 64, 3), "f32", (192, 1, 64))}
+    assert [one.strided(turned)[f"scale_a_{along}"] for along in ("matrix", "row", "step")] == [192, 1, 64]
+    assert Gemm.make(one.parameters()).scales == one.scales and one.slug() != eight(300, batch=2).slug()
+    assert "scales" not in eight().parameters()  # as in studies from before there were any
 
 
 @pytest.mark.parametrize("asked", [{"dtype": "bf16"}, {"dtype": "i8"}, {"a": "f8e4m3"}, {"dtype": "f32"}])

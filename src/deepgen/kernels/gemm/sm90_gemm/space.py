@@ -53,7 +53,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     sums = tiles_m * bn // 2
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
-        held = sums * 2 + factor_registers(gemm, bn, tiles_m)
+        held = sums * 2 + factor_registers(gemm, bn, tiles_m) if gemm.blocks else sums * 2
     share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
     if loads is not False:
         lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
