@@ -142,7 +142,8 @@ class Bench:
             return torch.cat([left[own] @ right[e] for e, own in enumerate(spans)])
 
         exact = looped(a.double(), right.double())
-        errors, calls = [], {}
+        errors: list[str] = []
+        calls: dict[str, Callable[[], Any]] = {}
         for place, (loading, _) in enumerate(made):
             ours, out = loading(), torch.full(shape, float("nan"), dtype=a.dtype, device=self.device)
             ours(a, b, offsets, out=out)

@@ -12,7 +12,7 @@ from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
 from deepgen.vocabulary.measurement import KEPT, Properties
 
-SERVED = ("gemm", "softmax", "layer_norm", "rms_norm")
+SERVED = ("gemm", "softmax", "layer_norm", "rms_norm", "grouped_gemm")
 ALL_KEPT = Properties(KEPT, KEPT, KEPT)
 
 

@@ -28,6 +28,7 @@ def random(*shape: int, dtype: Any = torch.float32) -> Any:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+OFFSETS = torch.tensor([11, 11, 30], dtype=torch.int32)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "linear": (lambda: F.linear(random(20, 24), random(16, 24)), "gemm f32 nt 20x16x24"),
     "linear with bias": (lambda: F.linear(random(2, 10, 24), random(16, 24), random(16)), "gemm f32 nt 20x16x24 bias"),
@@ -40,6 +41,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "addmm": (lambda: torch.addmm(random(16), random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24 bias"),
     "softmax": (lambda: F.softmax(random(2, 4, 40), dim=-1), "softmax f32 rows=8 cols=40"),
     "layer_norm": (lambda: F.layer_norm(random(6, 40), (40,), random(40), random(40)), "layer_norm f32 rows=6 cols=40"),
+    "grouped_mm": (lambda: torch._grouped_mm(random(30, 24), random(3, 16, 24).mT, offs=OFFSETS),
+                   "grouped_gemm f32 nt 3 experts 30x16x24"),
+    "grouped_mm of weights in rows": (lambda: torch._grouped_mm(random(30, 24), random(3, 24, 16), OFFSETS),
+                                      "grouped_gemm f32 nn 3 experts 30x16x24"),
+    "gradient of grouped_mm": (lambda: torch._grouped_mm(random(30, 24).mT, random(30, 16), offs=OFFSETS),
+                               "grouped_gemm f32 tn 3 experts 24x16x30"),
     "rms_norm": (lambda: F.rms_norm(random(6, 40), (40,), random(40), 1e-5), "rms_norm f32 rows=6 cols=40"),
 }  # fmt: skip
 
@@ -84,6 +91,8 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "softmax in another format": lambda: torch.softmax(random(4, 5), 1, dtype=torch.float64),
     "beta": lambda: torch.addmm(random(8), random(4, 5), random(5, 8), beta=2.0),
     "autocast": _autocast,
+    "a grouped product without offsets": lambda: torch._grouped_mm(random(3, 8, 8), random(3, 8, 8)),
+    "a grouped product by ranges of columns": lambda: torch._grouped_mm(random(3, 8, 8), random(8, 32), offs=OFFSETS + 2),
     "vmap": lambda: torch.vmap(torch.mm)(random(3, 4, 5), random(3, 5, 6)),
 }  # fmt: skip
 

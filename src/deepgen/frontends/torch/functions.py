@@ -184,6 +184,25 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
     return product
 
 
+def grouped_of(router: Router) -> Run:
+    """A replacement for `_grouped_mm`, with offsets; with gradients torch serves it."""
+    torchs = TORCHS["grouped_mm"]
+    calls = _Calls(router, "grouped_mm", torchs)
+    places = calls.places
+
+    def grouped_mm(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, offs: Any = None, *rest: Any, **named: Any) -> Any:
+        if b is _NOT_GIVEN or offs is None or rest or any(value is not None for value in named.values()):
+            return torchs(*_passed(a, b, offs, *rest), **named)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(id(b), ()):
+                if check(a, b, offs):
+                    result = None if run is None else run(a, b, offs)
+                    return torchs(a, b, offs) if result is None else result
+        return calls.slowly((a, b, offs), id(b))
+
+    return grouped_mm
+
+
 def other_of(router: Router, kind: str, torchs: Run) -> Run:
     """A replacement for a function with arguments other than tensors; with gradients torch serves it."""
     calls = _Calls(router, kind, torchs)

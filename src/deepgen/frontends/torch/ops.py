@@ -32,6 +32,7 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "layer_norm": F.layer_norm,
     "rms_norm": torch.rms_norm,  # called by F.rms_norm through its current binding
     "scaled_mm": torch._scaled_mm,
+    **({"grouped_mm": torch._grouped_mm} if hasattr(torch, "_grouped_mm") else {}),
     **{kind: getattr(torch, kind) for kind in ("add", "sub", "mul", "div", "neg", "cat")},
     "silu": F.silu,
     **{kind: getattr(torch, kind) for kind in (f"{one}{n}d" for one in ("conv", "conv_transpose") for n in (1, 2, 3))},

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from deepgen.operators import Gemm, Operator, gemm
+from deepgen.operators import Gemm, GroupedGemm, Operator, gemm, grouped_gemm
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import our_name
 
@@ -80,8 +80,30 @@ def torch_scaled_mm(
     return scaled_mm(a, b, scale_a, bool(use_fast_accum))
 
 
+def grouped_mm(a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Asked | None:
+    """Products of experts, or the gradients of their weights, with the offsets on the device."""
+    if offs is None or bias is not None or out_dtype not in (None, a.dtype) or offs.dtype != torch.int32:
+        return None
+    if a.dim() != 2 or b.dim() not in (2, 3) or a.dtype != b.dtype or a.dtype not in FLOATS or offs.stride() != (1,):
+        return None
+    gradient = b.dim() == 2
+    first, second = _letter(a), _letter(b)
+    if first != ("t" if gradient else "n") or (second != "n" if gradient else second is None):
+        return None
+    experts, own = offs.shape[0], a.shape[1] if gradient else a.shape[0]
+    if a.shape[1] != b.shape[-2] or not (gradient or b.shape[0] == experts):
+        return None
+    sizes = (experts, a.shape[0], b.shape[-1], own) if gradient else (experts, own, b.shape[-1], a.shape[1])
+    layout = "tn" if gradient else f"n{second}"
+    make = partial(grouped_gemm, *sizes, dtype=_factor(a), c=format_of(a), layout=layout)
+    views = (a.mT if gradient else a, b.mT if second == "t" else b, offs)
+    return asked(make, views, (0, 1, 2), (*offs.shape, *sizes[1:3])[not gradient :], a.dtype)
+
+
 def kinds_of(operator: Operator) -> tuple[str, ...]:
     """The functions that an operator may serve; none if it is not a product."""
+    if isinstance(operator, GroupedGemm):
+        return ("grouped_mm",) if operator.scales == "none" and operator.a == operator.c else ()
     if not isinstance(operator, Gemm):
         return ()
     if operator.blocks:
@@ -97,6 +119,7 @@ KINDS: Mapping[str, Reads] = {
     "bmm": bmm,
     "matmul": matmul,
     "scaled_mm": scaled_mm,
+    "grouped_mm": grouped_mm,
 }
 _ATEN = torch.ops.aten
 ATEN: Mapping[Any, Reads] = {
@@ -106,6 +129,7 @@ ATEN: Mapping[Any, Reads] = {
     _ATEN.bmm.default: bmm,
     _ATEN.matmul.default: matmul,
     _ATEN._scaled_mm.default: torch_scaled_mm,
+    **({_ATEN._grouped_mm.default: grouped_mm} if hasattr(_ATEN, "_grouped_mm") else {}),  # of newer releases
 }
 
 

@@ -37,6 +37,7 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "layer_norm": ((F, "layer_norm"),),
     "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
     "scaled_mm": ((torch, "_scaled_mm"),),
+    **({"grouped_mm": ((torch, "_grouped_mm"),)} if "grouped_mm" in TORCHS else {}),
     **{kind: ((F, kind), (torch, kind)) for kind in CONVOLUTIONS},
     "add": ((torch, "add"), (torch.Tensor, "add"), (torch.Tensor, "__add__")),
     "sub": ((torch, "sub"), (torch.Tensor, "sub"), (torch.Tensor, "__sub__")),
@@ -311,4 +312,6 @@ def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
     ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
     others = ("addmm", "softmax", "layer_norm", "rms_norm", *CONVOLUTIONS)
     ours |= {kind: functions.other_of(router, kind, TORCHS[kind]) for kind in others}
+    if "grouped_mm" in TORCHS:
+        ours["grouped_mm"] = functions.grouped_of(router)
     return {**ours, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}
