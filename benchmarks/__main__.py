@@ -11,8 +11,8 @@ HERE = Path(__file__).resolve().parent
 # By subject. Files that are not benchmarks by themselves are not listed.
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": (
-        "gemm", "any_shape", "any_conv", "any_rows", "attention", "four_bits", "grouped", "kernelbench", "rules",
-        "triton_examples", "models", "riscv", "triton_calls",
+        "gemm", "any_shape", "any_conv", "any_rows", "attention", "attention_backward", "four_bits", "grouped",
+        "kernelbench", "rules", "triton_examples", "models", "riscv", "triton_calls",
     ),
     "Calls": ("call_costs", "torch_calls"),
     "Search": ("search", "record", "space"),
