@@ -10,8 +10,9 @@ import pytest
 from test_gpu_spaces import H200, chip, emulated, lowered, right, variance
 
 import deepgen as dg
-from deepgen.compiler.passes.ir import For, Store, walk
+from deepgen.compiler.passes.ir import For, Store, used, walk
 from deepgen.compiler.passes.lower import lower
+from deepgen.compiler.rules.gpu import chained, parts, rows
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.schedule import steps as s
@@ -177,6 +178,37 @@ def test_columns_are_scanned_by_lanes_with_what_is_computed_of_the_sums(tmp_path
 
 
 @emulated
+def test_long_rows_are_reduced_twice_while_they_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rows of millions are, which would take minutes to emulate."""
+    for module, name, value in (
+        (rows, "_MOST_OF_CLUSTER", 0), (chained, "_BYTES", 1024), (chained, "_BLOCKS", 0),
+        (parts, "_LONGEST_AT_ONCE", 1), (parts, "_LEAST_PART", 128),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    x, over = dg.tensor("x", (8011,), "bf16"), dg.reduce_axis("r", 8011)
+    mean = dg.compute("mean", (1,), lambda _: dg.sum(x[over].cast("f32"), over) / 8011)
+
+    def away(place: Any) -> Any:
+        return x[place].cast("f32") - mean[0]
+
+    spread = dg.compute("spread", (1,), lambda _: dg.sum(away(over) * away(over), over) / 8011)
+    kinds = {
+        "variance": dg.expression(dg.compute("y", (1,), lambda _: spread[0].cast("bf16"))),
+        "softmax": cases.softmax(2, 7001),
+        "layer norm": cases.layer_norm(1, 9216),
+        "channels": cases.batch_norm((3, 2, 51, 48), "f16"),
+    }
+    chosen = lowered(kinds, H200, lambda sketch: sketch.name in ("rows_rows", "threads_rows_rows"))
+    assert len(chosen) == len(kinds)
+    for name, expression, _, program in chosen:
+        (sketch, *_) = gpu_sketches(expression, H200)
+        reading = [launch for launch in program.launches if "x" in used(launch.body)]
+        assert name.endswith(sketch.name) and len(reading) == len(program.launches) - 1 <= 2, name
+    (tmp_path / "all").mkdir()
+    right(chosen, tmp_path / "all")
+
+
+@emulated
 def test_short_columns_that_are_read_again_are_kept_by_threads(tmp_path: Path) -> None:
     x, over = dg.tensor("x", (3, 40, 33), "f16"), dg.reduce_axis("r", 40)
     most = dg.compute("most", (3, 33), lambda i, j: dg.max(x[i, over, j], over))
@@ -223,8 +255,8 @@ def test_few_long_rows_are_reduced_by_clusters_of_blocks_in_one_launch(tmp_path:
 
 
 def test_rows_are_many_or_short_or_too_long_for_clusters() -> None:
-    for rows, columns in ((34, 16_400), (2, 16_000), (2, 600_000)):
-        assert not any("cluster" in sketch.name for sketch in gpu_sketches(cases.softmax(rows, columns), H200))
+    for shape in ((34, 16_400), (2, 16_000), (2, 600_000)):
+        assert not any("cluster" in sketch.name for sketch in gpu_sketches(cases.softmax(*shape), H200))
 
 
 def test_a_cluster_has_threads_along_x_alone_and_joins_once() -> None:

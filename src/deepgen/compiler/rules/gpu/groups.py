@@ -115,13 +115,27 @@ def groups(expression: Expression, split: bool = False, once: Set[str] = frozens
         group = (
             _spread(expression, stage)
             or _with_its_sum(expression, stage)
-            or (None if split else _with_its_rows(expression, stage, taken, once))
+            or (_with_its_rows(expression, stage, taken, once) if not split or _stores_few(expression, stage) else None)
             or _with_its_column(expression, stage)
             or StageGroup(stage)
         )
         taken |= {stage.name, group.last.name, *(one.name for one in (*group.sums, *group.once))}
         parts.append(group)
     return parts[::-1]
+
+
+def _stores_few(expression: Expression, stage: Stage) -> bool:
+    """Whether it stores a number or two for each row that it reads reductions of."""
+    sums = _read_reductions(expression, stage)
+    several = len(sums) > 1 or any(map(_of_pairs, sums))
+    return stage.reduce is None and several and prod(stage.shape) <= 2 * min(prod(one.shape) for one in sums)
+
+
+def _of_pairs(stage: Stage) -> bool:
+    """Whether it reduces one of two numbers that are stored together."""
+    over = [axis.name for axis in stage.reduced]
+    several = [read for read in reads(stage.value) if any(facts.depends(read, name) for name in over)]
+    return any(not read.indices[-1].terms and len(read.indices) > len(stage.axes) + 1 for read in several)
 
 
 def spread_parts(expression: Expression) -> frozenset[str]:
@@ -173,8 +187,8 @@ def _with_its_sum(expression: Expression, stage: Stage, rows: bool = True) -> St
     if pieces := [one for one in every if one.scan and stores_backwards(expression, stage, one) is not None]:
         return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
     read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
-    again = rows and any(_along_rows(one) or short_columns(one) for one in read if _read_reductions(expression, one))
-    if again:
+    chained = [one for one in read if _read_reductions(expression, one)]
+    if rows and any(_along_rows(one) or short_columns(one) or _of_pairs(one) for one in chained):
         return None  # for example, a variance reads the mean: a row is reduced twice
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
 
@@ -285,7 +299,7 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: 
     sums = tuple(one for one in order if one.reduce is not None)
     elements = tuple(one for one in order if one.reduce is None)
     group = StageGroup(stage, sums, rows=True, once=elements, across=across)
-    columns = any(one.reduce is not None and not _along_rows(one) for one in (*sums, stage))
+    columns = any(map(short_columns, (*sums, stage)))
     return None if not sums or (columns and not kept_tensors(group)) else group
 
 

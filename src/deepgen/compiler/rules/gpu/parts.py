@@ -40,7 +40,7 @@ def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | s
         return "there is work for all multiprocessors, or its reductions are short"
     by_name = {stage.name: stage for stage in sums}
     return [
-        {name: _even(by_name[name], n // by) for name, n in wanted.items() if n // by >= 2}
+        {name: even_parts(by_name[name], n // by) for name, n in wanted.items() if n // by >= 2}
         for by in (1, 4)
         if any(n // by >= 2 for n in wanted.values())
     ]
@@ -59,7 +59,7 @@ def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
     return 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
 
 
-def _even(stage: Stage, parts: int) -> int:
+def even_parts(stage: Stage, parts: int) -> int:
     """This number of parts, or a similar number: of parts along rows whose runs of elements are aligned, of others that
     divide the extent evenly, as uneven parts need guards."""
     extent = facts.longest(stage).extent

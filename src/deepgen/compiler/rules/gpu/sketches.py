@@ -14,6 +14,7 @@ from typing import TypeAlias
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
 from deepgen.compiler.rules.gpu import columns, operands, parts, rows, scans, tensor, threads, windows
+from deepgen.compiler.rules.gpu.chained import Chained, with_chained_parts
 from deepgen.compiler.rules.gpu.contraction import (
     MatrixContraction,
     adds_parts,
@@ -145,8 +146,10 @@ def _parts_of(form: Form) -> tuple[tuple[s.Step, ...], Expression, list[StageGro
     if isinstance(form.facts, Flat):
         return (), form.expression, [StageGroup(form.expression.stage(form.facts.out))]
     spread = spread_parts(form.expression) if form.by in (_MATRICES, _SPLIT) else frozenset[str]()
-    first, plain = inlined(form.expression, form.kept | spread)
-    parts = groups(plain, form.by == _SPLIT, form.kept if form.facts == _ONCE else frozenset())
+    chained = form.facts if isinstance(form.facts, Chained) else None
+    first, plain = inlined(form.expression, form.kept | spread | (chained.stored if chained else frozenset()))
+    split = form.by == _SPLIT or chained is not None
+    parts = groups(plain, split, form.kept if form.facts == _ONCE else frozenset())
     return first, plain, [group for group in parts if group.last.name not in form.kept]
 
 
@@ -189,6 +192,8 @@ def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
     """Forms in which several blocks reduce parts of the same result, because there are few results."""
     _, plain = inlined(base)
     ways = parts.parts_of_reductions(plain, gpu)
+    if not isinstance(ways, str) and (chained := with_chained_parts(plain, gpu)):
+        yield Form(chained.expression, facts=chained)
     if isinstance(ways, str):
         log.append(RuleAnswer(base.outputs[-1], _SPLIT, ways))
         return
