@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepgen as dg
-from deepgen.operators import Answer, Operator, Tolerance, conv2d, softmax
+from deepgen.operators import Answer, Operator, Tolerance, conv2d, gemm_w4, softmax
 from deepgen.operators.base import Array
 from deepgen.operators.compare import compare, floor, scale_format
 from deepgen.operators.expr.nodes import COMPARE, UNARY, Expression
@@ -50,6 +50,8 @@ OPERATORS: list[Operator] = [
     conv2d(2, 9, 8, 5, 3, 3, pad=1, stride=2, dtype="bf16"),
     conv2d(2, 9, 8, 5, 3, 3, pad=1, dtype="i8", layout="nchw"),
     softmax(4, 300, dtype="bf16"),
+    gemm_w4(3, 21, 130, group=64, zeros=True),
+    gemm_w4(3, 21, 130, group=32, dtype="f16", weight_layout="packed"),
     softmax(3, 70, dtype="f64"),
 ]
 

@@ -218,7 +218,7 @@ class GemmW4(Operator):
         from deepgen.operators.expr.reference_kernels import OwnScale, reference_kernel
         from deepgen.operators.named.products import gemm_w4_expression
 
-        return reference_kernel(gemm_w4_expression(self, scaled=True), language, {"y": OwnScale("scale", "f32")})
+        return reference_kernel(gemm_w4_expression(self, scaled=True), language, {"y": OwnScale("scale", self.dtype)})
 
     def expression(self) -> Expression:
         from deepgen.operators.named.products import gemm_w4_expression

@@ -236,5 +236,10 @@ def gemm_w4_expression(gemm: GemmW4, scaled: bool = False) -> Expression:
         return sqrt(sum(weight(row, over) ** 2, over))
 
     norms = compute("norms", (m,), of_x), compute("weight_norms", (n,), of_weights)
-    size = compute("scale", (m, n), lambda row, column: norms[0][row] * norms[1][column] * (1.0 / k))
+
+    def both(row: Position, column: Position) -> Element:
+        size = norms[0][row] * norms[1][column] * (1.0 / k)
+        return where(size < 2.0**100, size, 0.0)  # neither for infinities nor for NaN
+
+    size = compute("scale", (m, n), both)
     return expression(y, size, name=gemm.name, inputs=list(tensors.values()))
