@@ -78,6 +78,11 @@ FOUR_BITS = (
     "gemm_w4 M=16 N=4096 K=4096 weight_layout=packed",
     "gemm_w4 M=40 N=100 K=330 G=32 dtype=f16 zeros=true weight_layout=packed",
 )
+WITH_TEXTS = (  # of what follows the product
+    "gemm M=40 N=72 K=56 B=3 layout=nt epilogue=gelu(x+bias[n])*up[m,n]",
+    "gemm M=512 N=384 K=256 dtype=bf16 layout=nt epilogue=silu(x*scale[m]+bias[n])*f32(up[m,n])-s[0]",
+    "gemm M=16 N=4096 K=4096 dtype=f16 layout=nt epilogue=gelu_tanh(x+bias[n])+residual[m,n]",
+)
 CONVOLUTIONS = (
     "c2d N=2 H=13 W=17 CI=5 CO=19 k=3 stride=2 pad=1",
     "c2d N=1 H=28 W=28 CI=32 CO=64 k=1 dtype=i8 layout=nchw",
@@ -230,11 +235,11 @@ def cases() -> tuple[Case, ...]:
         *_crossed("x86_vector_dot_gemm", GEMMS, X86, 5),
         *_crossed("x86_amx_gemm_constant_b", GEMMS, X86, 8),
         *_crossed("rvv_gemm", GEMMS, RISCV, 5),
-        *_crossed("c_gemm", GEMMS, (X86[0], *ARM, RISCV[1]), 5),
-        *_crossed("sm90_gemm", GEMMS, CUDA, 15),
+        *_crossed("c_gemm", (*GEMMS, *WITH_TEXTS), (X86[0], *ARM, RISCV[1]), 5),
+        *_crossed("sm90_gemm", (*GEMMS, *WITH_TEXTS), CUDA, 15),
         *_crossed("mma_gemm_w4", FOUR_BITS, CUDA[1:3], 6),
-        *_crossed("skinny_gemm", GEMMS, (*CUDA, *HIP), 6),
-        *_crossed("mma_gemm", GEMMS, (*CUDA, *HIP), 5),
+        *_crossed("skinny_gemm", (*GEMMS, *WITH_TEXTS), (*CUDA, *HIP), 6),
+        *_crossed("mma_gemm", (*GEMMS, *WITH_TEXTS), (*CUDA, *HIP), 5),
         *_crossed(
             "simt_gemm", (*GEMMS, "expression triangle"), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx942"), 4
         ),

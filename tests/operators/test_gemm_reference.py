@@ -31,6 +31,9 @@ OPERATORS = [
     gemm(9, 150, 300, dtype="f8e4m3", layout="nt", scales="1x128,128x128", **ALL),
     gemm(150, 9, 150, dtype="f8e5m2", layout="tn", scales="128x128,128x128", batch=2),
     gemm(9, 7, 130, dtype="f8e4m3", scales="1x128,1x128", c="f16"),
+    gemm(9, 70, 33, dtype="bf16", layout="nt", batch=2, epilogue="gelu(x + bias[n]) * up[m, n] - scale[m] / 3"),
+    gemm(9, 70, 33, dtype="f8e4m3", c="f8e4m3", layout="nt", epilogue="clamp(silu(x), -2, 2) * s[0] + f32(r[m, n])"),
+    gemm(9, 70, 33, dtype="i8", c="f16", epilogue="tanh(x * scale[n]) + max(exp(-abs(x)), min(sigmoid(x), 0.5))"),
 ]
 
 

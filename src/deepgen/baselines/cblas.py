@@ -44,7 +44,8 @@ class _Cblas:
             return f"{self.called} has no {operator.name}"
         if operator.a not in _LETTERS or not operator.a == operator.b == operator.c:
             return f"{self.called} is compared in f32 and f64 only"
-        if operator.batch > 1 or operator.bias or operator.activation != "none" or operator.scales != "none":
+        words = (operator.bias, operator.activation, operator.scales, operator.epilogue)
+        if operator.batch > 1 or words != (False, "none", "none", ""):
             return f"{self.called} is compared on plain products only"
         return None if self.find() else f"{self.called} is not installed ({self.remedy})"
 
@@ -140,7 +141,7 @@ class NumpyBlas:
             return "numpy's BLAS multiplies f32 or f64 only"
         if operator.beta != 0.0 or operator.alpha != 1.0 or operator.bias or operator.scales != "none":
             return "numpy's matmul has no alpha, beta, bias or scales"
-        return None if operator.activation == "none" else "numpy's matmul has no activation"
+        return "numpy's matmul has no activation" if operator.activation != "none" or operator.epilogue else None
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         if isinstance(operator, Expressed):

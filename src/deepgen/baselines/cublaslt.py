@@ -45,7 +45,7 @@ class CublasLt:
             return f"cuBLASLt does not run on {target.name}"
         if not isinstance(operator, Gemm):
             return f"cuBLASLt has no {operator.name}"
-        if operator.bias or operator.activation != "none" or operator.scales != "none":
+        if operator.bias or operator.activation != "none" or operator.scales != "none" or operator.epilogue:
             return "cuBLASLt is compared on plain products only"
         if (
             operator.a != operator.b

@@ -26,8 +26,8 @@ _ALIGNED = 16  # alignment of rows in bytes and of sizes in elements for which l
 
 def is_plain(gemm: Gemm) -> bool:
     """Whether it is a product without scaling, bias or activation."""
-    extras = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales)
-    return extras == (1.0, 0.0, False, "none", "none")
+    extras = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales, gemm.epilogue)
+    return extras == (1.0, 0.0, False, "none", "none", "")
 
 
 def product(operator: Operator, called: str) -> Gemm:

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepgen.baselines import torch_named
 from deepgen.baselines.base import PackedAhead
-from deepgen.baselines.products import factors, product
+from deepgen.baselines.products import factors, is_plain, product
 from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.operators.expr.layouts import filter_layout
 from deepgen.targets import Target
@@ -90,7 +90,7 @@ def _unfit_integers(operator: Gemm) -> str | None:
         return "torch._int_mm multiplies i8 or u8 by i8 into i32"
     if operator.batch > 1:
         return "torch._int_mm takes no batch"
-    if operator.alpha != 1.0 or operator.beta != 0.0 or operator.bias or operator.activation != "none":
+    if not is_plain(operator):
         return "torch._int_mm has no alpha, beta, bias or activation"
     return uninstalled()
 
@@ -106,6 +106,8 @@ def unfit(operator: Operator) -> str | None:
         return uninstalled()
     if not isinstance(operator, Gemm):
         return torch_named.unfit(operator) or uninstalled()
+    if operator.epilogue:
+        return "torch has no single call for an epilogue as a text"
     if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
         return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
     if operator.scales != "none":
@@ -178,8 +180,8 @@ class OneDnn:
             return "oneDNN is compared on single products in layout nt"
         if operator.a not in _ONEDNN_DTYPES or not operator.a == operator.b == operator.c:
             return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_ONEDNN_DTYPES)
-        if (operator.alpha, operator.beta, operator.scales) != (1.0, 0.0, "none"):
-            return "oneDNN is compared without alpha, beta and scales"
+        if (operator.alpha, operator.beta, operator.scales, operator.epilogue) != (1.0, 0.0, "none", ""):
+            return "oneDNN is compared without alpha, beta, scales and epilogues as texts"
         return None if find_spec("torch") else "torch, which includes oneDNN, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:

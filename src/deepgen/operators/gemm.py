@@ -1,4 +1,5 @@
-"""GEMM: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), row-major, optionally batched.
+"""GEMM: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), or C = epilogue(alpha * op(A) op(B)) with an
+epilogue as a text; row-major, optionally batched.
 
 With scales of blocks, op(A) op(B) is the sum over blocks of K of the block's products times both factors.
 Layout letters: A is `n` M x K or `t` K x M; B is `n` K x N or `t` N x K. So `nt` is the usual weight layout.
@@ -6,16 +7,18 @@ Layout letters: A is `n` M x K or `t` K x M; B is `n` K x N or `t` N x K. So `nt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, ClassVar
 
+from deepgen.operators import epilogue as epilogues
 from deepgen.operators import gemm_inputs
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import BLOCK, EXACT_SHARE, tiny_floor
-from deepgen.operators.signature import ANY, ROWS, Param, Signature, Size, Solved, TensorFacts, number
+from deepgen.operators.signature import ANY, DENSE, ROWS, Param, Signature, Size, Solved, TensorFacts, number
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
@@ -35,6 +38,7 @@ _FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names
 EXACT_SUMS = 128
 _FAST_EPSILON = 2.0**-13
 _BLOCKS_OF_K = f"(K + {BLOCK - 1}) // {BLOCK}"
+_EPILOGUE_RESULTS = ("f32", "bf16", "f16", "f8e4m3")  # of texts
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Gemm(Operator):
         Word("B", "batch size", aliases=("batch",)),
         Word("dtype", "data type of A and B; results of 8-bit types are wider", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
-        Word("epilogue", "epilogue: bias, then relu, gelu or silu, such as bias,relu", "choice", "none"),
+        Word("epilogue", "bias,relu or a text such as gelu(x + bias[n]) + residual[m, n]", "choice", "none"),
         Word("fast_sums", "allow 8-bit floats to accumulate below f32 precision", "flag", False),
         Word("scales", "f32 factors of C, or of blocks of A and B", "choice", "none", choices=SCALES, later=True),
     )
@@ -70,6 +74,7 @@ class Gemm(Operator):
     activation: str = "none"  # gelu is the tanh form
     scales: str = "none"  # of C, or of blocks of A and B
     fast_sums: bool = False  # 8-bit floats may be accumulated with fewer bits than f32 has
+    epilogue: str = ""  # in its one spelling; empty where bias, activation and scales say all
 
     def __post_init__(self) -> None:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
@@ -95,11 +100,33 @@ class Gemm(Operator):
         if self.blocks and (self.fast_sums or not self._eight_bit_floats):
             words = f"gemm: scales {self.scales} with {self.a} and {self.b}{' and fast_sums' * self.fast_sums}"
             raise BadInput(words, allowed="f8e4m3 or f8e5m2 as A and B, without fast_sums: blocks are added up in f32")
+        if self.epilogue:
+            self._check_epilogue()
 
     @property
     def blocks(self) -> tuple[int, int] | None:
         """Rows of A, and columns of B, that share a factor for each `BLOCK` steps of K; None: blocks have none."""
         return BLOCK_SCALES.get(self.scales)
+
+    def _check_epilogue(self) -> None:
+        if not isinstance(self.epilogue, str) or self.epilogue != epilogues.canonical(self.epilogue):
+            raise BadInput(f"gemm: epilogue {self.epilogue!r}", allowed="its one spelling, which dg.gemm gives it")
+        others = {"bias": self.bias, "activation": self.activation != "none", "scales": self.scales != "none",
+                  "beta": self.beta != 0.0}  # fmt: skip
+        if both := [name for name, there in others.items() if there]:
+            what = f"gemm: epilogue {self.epilogue!r} beside {' and '.join(both)}"
+            raise BadInput(what, allowed="all of it in the text, such as relu(x * scale[m] + bias[n] + c0[m, n])")
+        if self.c not in _EPILOGUE_RESULTS or self.acc not in ("f32", "i32"):
+            what = f"gemm: epilogue {self.epilogue!r} with {self.acc} sums and a result in {self.c}"
+            raise BadInput(what, allowed="f32 or i32 sums, and a result in " + ", ".join(_EPILOGUE_RESULTS))
+
+    @property
+    def operands(self) -> tuple[epilogues.Operand, ...]:
+        """Those that the epilogue names."""
+        return epilogues.operands(self.epilogue)
+
+    def format_of(self, operand: epilogues.Operand) -> str:
+        return epilogues.format_of(operand, self.a, self.c)
 
     @property
     def _eight_bit_floats(self) -> bool:
@@ -117,12 +144,14 @@ class Gemm(Operator):
         extras += [f"beta={self.beta:g}"] if self.beta != 0.0 else []
         extras += [f"scales={self.scales}"] if self.scales != "none" else []
         extras += ["fast sums"] if self.fast_sums else []
+        extras += [self.epilogue] if self.epilogue else []
         return " ".join([f"gemm {self._dtype_word()} {self.layout}", f"{batch}{self.m}x{self.n}x{self.k}", *extras])
 
     def slug(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
         sums = "-fast" if self.fast_sums else f"-{self.scales.replace(',', '-')}" if self.blocks else ""
-        return f"gemm-{self._dtype_word()}-{self.layout}-{batch}{self.m}x{self.n}x{self.k}{sums}"
+        after = "-" + re.sub(r"[^a-z0-9]+", "_", self.epilogue).strip("_")[:40] if self.epilogue else ""
+        return f"gemm-{self._dtype_word()}-{self.layout}-{batch}{self.m}x{self.n}x{self.k}{sums}{after}"
 
     def _dtype_word(self) -> str:
         names = dict.fromkeys((self.a, self.b, self.c))
@@ -148,6 +177,10 @@ class Gemm(Operator):
         if self.scales != "none" and not self.blocks:
             lengths: dict[str, Size] = {"tensor": 1, "row": "M", "column": "N"}
             params.append(Param("scale", "input", "f32", (lengths[self.scales],)))
+        shapes: dict[str, tuple[Size, ...]] = {"n": ("N",), "m": ("M",), "mn": (*outer, "M", "N"), "0": (1,)}
+        for one in self.operands:
+            strides = ROWS if one.kind == "mn" else DENSE
+            params.append(Param(one.name, "input", self.format_of(one), shapes[one.kind], strides=strides))
         role = "inout" if self.beta != 0.0 else "output"
         params.append(Param("C", role, self.c, (*outer, "M", "N"), range=ranges.get("C"), strides=ROWS))
         return Signature(tuple(params))
@@ -172,6 +205,10 @@ class Gemm(Operator):
         for name in ("scale_a", "scale_b") if self.blocks else ():
             out[f"{name}_matrix"] = f"stride_{name}_0" if batched else "0"
             out |= {f"{name}_row": f"stride_{name}_{int(batched)}", f"{name}_step": f"stride_{name}_{batched + 1}"}
+        for one in self.operands:
+            if one.kind == "mn":
+                out[f"ld_{one.name}"] = f"stride_{one.name}_{int(batched)}"
+                out[f"stride_{one.name}"] = f"stride_{one.name}_0" if batched else "M * N"
         return out
 
     def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
@@ -234,6 +271,11 @@ class Gemm(Operator):
         For 16-bit results a single lost product is often within the rounding of the result: the probe `exact` has
         inputs on which it is not. Denormals must be correct for the formats in `products.DENORMALS`.
         """
+        if self.epilogue:  # the answer's scale is the whole error: that of the product, through all that follows
+            return Tolerance(1.0, self.dtypes[2].epsilon)
+        return self.product_tolerance(probe)
+
+    def product_tolerance(self, probe: str = "normal") -> Tolerance:
         a, b, c, acc = self.dtypes
         if c.integer:
             return Tolerance(0.0, 0.0)
@@ -254,15 +296,20 @@ class Gemm(Operator):
         return Tolerance(absolute, 2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut, floor)
 
     def to_json(self) -> JsonObject:
-        """`fast_sums` is included only if there is a choice, so that studies of other formats keep their names."""
+        """`fast_sums` and `epilogue` are included only if there is a choice, so that studies without keep their
+        names."""
         values = asdict(self)
         if not self._eight_bit_floats:
             del values["fast_sums"]
+        if not self.epilogue:
+            del values["epilogue"]
         return {"name": self.name, **values}
 
     @classmethod
     def make(cls, parameters: Mapping[str, Any]) -> Gemm:
         arguments = {_FIELDS.get(word, word): value for word, value in parameters.items()}
+        if epilogues.is_text(arguments.get("epilogue", "none")):
+            return gemm(**arguments)
         if "epilogue" in arguments:
             follows = _follows(arguments.pop("epilogue"))
             if both := sorted(follows.keys() & arguments.keys()):
@@ -274,7 +321,7 @@ class Gemm(Operator):
         batch = {"B": self.batch} if self.batch > 1 else {}
         sums: dict[str, Any] = {"fast_sums": True} if self.fast_sums else {}
         steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
-        then = {"epilogue": ",".join(steps)} if steps else {}
+        then = {"epilogue": self.epilogue or ",".join(steps)} if steps or self.epilogue else {}
         sums |= {"scales": self.scales} if self.blocks else {}
         return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
 
@@ -297,8 +344,11 @@ def gemm(
     activation: str = "none",
     scales: str = "none",
     fast_sums: bool = False,
+    epilogue: str = "none",
 ) -> Gemm:
     """C = activation(alpha * op(A) op(B) * scale + beta * C + bias), of M x N, with sums over K products.
+
+    Or C = epilogue(x), where x is alpha * op(A) op(B).
 
     dtype: the dtype of A, B and C; but C is i32 for 8-bit integers and bf16 for 8-bit floats, as in vendor libraries.
     a, b, c, acc: the dtypes of A, B, C and the accumulator, if they differ from what `dtype` implies. Accumulation is
@@ -312,6 +362,8 @@ def gemm(
         also 1x128,128x128 and others in BLOCK_SCALES: one for each row of A and 128 steps of K (`scale_a`, M x K / 128,
         with any strides), and one for each 128 columns of B and 128 steps of K (`scale_b`, N / 128 x K / 128).
     fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
+    epilogue: a text in place of beta, bias, activation and scales, such as "gelu(x + bias[n]) + residual[m, n]". Its
+        operands are arguments of calls, in their order in the text, by the names that they have there.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))
     dtype = our_name(dtype)
@@ -320,7 +372,16 @@ def gemm(
     formats = ((a, dtype), (b, dtype), (c, result), (acc, wide))
     a, b, c, acc = (implied if name is None else our_name(name) for name, implied in formats)
     layout = layout.lower() if isinstance(layout, str) else layout
-    return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums)
+    text = ""
+    if epilogues.is_text(epilogue):
+        words = epilogues.words_of_text(epilogue)
+        if words is not None and c in epilogues.FORMATS and (bias, activation, scales) == (False, "none", "none"):
+            bias, activation, scales = words
+        else:
+            text = epilogues.canonical(epilogue)
+    elif epilogue != "none":
+        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed="a text with x, such as relu(x + bias[n])")
+    return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums, text)
 
 
 def _follows(epilogue: str) -> dict[str, Any]:
@@ -329,6 +390,6 @@ def _follows(epilogue: str) -> dict[str, Any]:
     bias = steps[:1] == ["bias"]
     after = steps[1:] if bias else steps
     if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
-        allowed = "bias, one of " + ", ".join(ACTIVATIONS[1:]) + ", or bias and one of them"
+        allowed = f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one; or a text such as relu(x + bias[n])"
         raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
     return {"bias": bias, "activation": after[0] if after else "none"}

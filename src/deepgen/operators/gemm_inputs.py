@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FLOATS = ("normal", "large", "denormal", "zeros", "special")
 _LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
+_LARGE_BEFORE = 8.0  # an epilogue
 _SPECIAL = {"f8e4m3": (nan,)}  # for formats without infinities
 _EXACT_ROWS = 16  # distinct rows of A if sums are exact: that makes their reference cheap
 _MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is relative to the sum
@@ -31,7 +32,8 @@ def probes(gemm: Gemm) -> tuple[str, ...]:
     """Integers have no denormal or special values, and unsigned ones no signs."""
     a, b, c, _ = gemm.dtypes
     usual = ("normal", "zeros") if a.integer else _FLOATS
-    exact = ("exact",) if not c.integer and "u8" not in (gemm.a, gemm.b) else ()
+    # What follows an exact sum in a text need not be exact.
+    exact = ("exact",) if not c.integer and "u8" not in (gemm.a, gemm.b) and not gemm.epilogue else ()
     return (*usual, *exact, *(EXTREMES if a.integer or b.integer else ()))
 
 
@@ -86,8 +88,10 @@ def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
 
     Factors keep magnitude 1: the tolerance is that of the product.
     """
-    if tensor.name.startswith("scale"):
+    if tensor.name.startswith("scale") or (gemm.epilogue and tensor.name not in ("A", "B")):
         return 1.0
+    if gemm.epilogue and probe == "large":
+        return _LARGE_BEFORE  # functions and products of large numbers would be infinite
     large = min(_LARGE.get(name, 2.0**40) for name in (gemm.a, gemm.b, gemm.c))
     return {"large": large, "zeros": 0.0}.get(probe, 1.0)
 
@@ -119,7 +123,7 @@ def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Ar
     rows = drawn_inputs["A"] if gemm.layout[0] == "n" else np.swapaxes(drawn_inputs["A"], -1, -2)
     rows[..., :-1, :] = rows[..., :1, :]
     rows[..., -1, :] = narrow(widen(rows[..., -1, :], of) * TINY[gemm.a], of)
-    for name in {"scale", "scale_a", "scale_b"} & {*drawn_inputs}:
+    for name in set() if gemm.epilogue else {"scale", "scale_a", "scale_b"} & {*drawn_inputs}:
         drawn_inputs[name] = np.resize(np.array(_POWERS, np.float32), drawn_inputs[name].shape)
     return drawn_inputs
 

@@ -1,5 +1,5 @@
-// A GEMM's reference on a device: C = activation(alpha * op(A) op(B) * scale + beta * C + bias) in f64, or in i64 where
-// all numbers are whole, and the size of the products that each element was made of. In CUDA, in HIP, and emulated on a
+// A GEMM's reference on a device: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), or an epilogue's text, in
+// f64, or in i64 where all numbers are whole, and the size of the products that each element was made of. In CUDA, in HIP, and emulated on a
 // CPU.
 //
 // Plain, and as fast as that allows: a block of 16 x 16 threads has 64 x 64 elements of C, a thread 4 x 4 of them.
@@ -99,8 +99,14 @@ DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, 
     }
 }
 
+#ifdef EPILOGUE
+#include "epilogue_terms.h"  // and MORE, the parameters of its operands
+#else
+#define MORE
+#endif
+
 DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, const f32* factor_a,
-                         const f32* factor_b, Want* want, Size* size, int m, int n, int k, f64 alpha, f64 beta) {
+                         const f32* factor_b, Want* want, Size* size, int m, int n, int k, f64 alpha, f64 beta MORE) {
     const int tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
     const int batch = block_id() / (tiles_m * tiles_n), tile = block_id() % (tiles_m * tiles_n);
     const int row = tile / tiles_n * TILE, column = tile % tiles_n * TILE;
@@ -151,6 +157,9 @@ DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void
             const f64 more = (f64)number<FORMAT_C>(bias, s);
             x += more;
             scale += (more < 0 ? -more : more) / k;
+#endif
+#ifdef EPILOGUE
+            epilogue_terms(x, scale, batch, r, s, at);
 #endif
             store_global<Want>(want + at, activated(x));
             store_global<Size>(size + at, scale < (sizeof(Size) == 8 ? 1.7e308 : 3e38) ? (Size)scale : 0);  // not a number: no scale

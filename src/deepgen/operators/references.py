@@ -9,6 +9,7 @@ import numpy as np
 
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import scale_format
+from deepgen.operators.epilogue_reference import After, terms_header
 from deepgen.operators.expr.layouts import filter_layout
 from deepgen.operators.products import BLOCK, distinct
 from deepgen.vocabulary.dtypes import widen
@@ -40,6 +41,7 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
 def _finished_rows(gemm: Gemm, inputs: Mapping[str, Array], product: Array, size: Array) -> Answer:
     """The results of all rows of a batch; each thread computes some rows at a time."""
     c, factors = gemm.dtypes[2], _factors(gemm, inputs)
+    after = After(gemm, inputs) if gemm.epilogue else None
     bias = widen(inputs["bias"], c) if gemm.bias else None
     stored = inputs["C"].reshape(-1, gemm.n) if gemm.beta != 0.0 else None
     sizes = size.reshape(-1, gemm.n) if not c.integer else size
@@ -48,7 +50,8 @@ def _finished_rows(gemm: Gemm, inputs: Mapping[str, Array], product: Array, size
         rows = slice(first, last)
         own = factors[np.arange(first, last) % gemm.m][:, None] if gemm.scales == "row" else factors
         old = widen(stored[rows], c) if stored is not None else None
-        return _finished(gemm, product[rows], sizes[rows] if not c.integer else sizes, own, old, bias)
+        answer = _finished(gemm, product[rows], sizes[rows] if not c.integer else sizes, own, old, bias)
+        return answer if after is None else after.rows(answer, first, last)
 
     step = max(1, _BLOCK // gemm.n)
     kind = block(0, 1).values.dtype
@@ -128,7 +131,8 @@ def reference_at(gemm: Gemm, inputs: Mapping[str, Array], places: Array) -> Answ
             factors = factors[{"row": row, "column": column}.get(gemm.scales, 0)]
         old = widen(inputs["C"].reshape(-1)[places], c) if gemm.beta != 0.0 else None
         bias = widen(inputs["bias"][column], c) if gemm.bias else None
-        return _finished(gemm, (wide_a * wide_b).sum(-1), size, factors, old, bias)
+        answer = _finished(gemm, (wide_a * wide_b).sum(-1), size, factors, old, bias)
+        return After(gemm, inputs).places(answer, batch, row, column) if gemm.epilogue else answer
 
 
 def _factors(gemm: Gemm, inputs: Mapping[str, Array]) -> Array:
@@ -219,7 +223,7 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
         "BIAS": int(gemm.bias),
         "WHOLE": whole,
     }
-    names = {t.name for t in gemm.tensors()}
+    names, more = {t.name for t in gemm.tensors()}, tuple(TensorArg(one.name) for one in gemm.operands)
     absent = ScalarArg("i64", 0)  # a null pointer
     step = Step(
         "gemm_reference",
@@ -229,6 +233,7 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
             absent if whole == 2 else TensorArg("scale_C"),
             *(ScalarArg("i32", size) for size in ("M", "N", "K")),
             *(ScalarArg("f64", factor) for factor in ("alpha", "beta")),
+            *more,
         ),
         grid=(f"ceil_div(M, {_TILE}) * ceil_div(N, {_TILE}) * batch", 1, 1),
         block=(_THREADS, 1, 1),
@@ -236,6 +241,10 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
     )
     room = resources.files("deepgen.operators")
     sources = tuple(Source(name, (room / name).read_text()) for name in (_FILE, _DEVICE_HEADER))
+    if gemm.epilogue:
+        shared = resources.files("deepgen.operators.expr") / "reference.h"
+        sources += (Source("reference.h", shared.read_text()), Source("epilogue_terms.h", terms_header(gemm)))
+        flags["EPILOGUE"] = 1
     defined = tuple(f"-D{name}={value}" for name, value in flags.items())
     return Kernel("gemm_reference", language, sources, defined, LaunchPlan((step,)))
 

@@ -106,7 +106,7 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
         return ("grouped_mm",) if operator.scales == "none" and operator.a == operator.c else ()
     if not isinstance(operator, Gemm):
         return ()
-    if operator.blocks:
+    if operator.blocks or operator.epilogue:
         return ()
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
 

@@ -75,9 +75,15 @@ def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: 
             yield dict(best)
 
 
-def sources(package: str, names: Iterable[str]) -> tuple[Source, ...]:
-    """Files of a package, or of this one if that does not have them."""
-    return tuple(Source(name, source_text(package, name)) for name in names)
+def sources(package: str, names: Iterable[str], *, epilogue: bool = False) -> tuple[Source, ...]:
+    """Files of a package, or of this one if that does not have them; without what only epilogues as texts need."""
+    return tuple(Source(name, _resolved_text(package, name, epilogue)) for name in names)
+
+
+@cache
+def _resolved_text(package: str, name: str, epilogue: bool) -> str:
+    text = source_text(package, name)
+    return resolved(text, {"EPILOGUE": epilogue}) if "#if EPILOGUE" in text else text
 
 
 @cache
@@ -135,9 +141,13 @@ def language_of(target: Target) -> str:
     return "hip" if isinstance(target, Hip) else "cuda"
 
 
-def c_kernel(name: str, package: str, files: Iterable[str], macros: Macros, plan: LaunchPlan) -> Kernel:
-    """A multithreaded kernel in C."""
-    return Kernel(name, "c", sources(package, files), ("-std=gnu11", "-pthread", *defines(macros)), plan)
+def c_kernel(
+    name: str, package: str, files: Iterable[str], macros: Macros, plan: LaunchPlan, more: Iterable[Source] = ()
+) -> Kernel:
+    """A multithreaded kernel in C. `more`: what an epilogue as a text needs."""
+    more = tuple(more)
+    own = (*sources(package, files, epilogue=bool(more)), *more)
+    return Kernel(name, "c", own, ("-std=gnu11", "-pthread", *defines(macros)), plan)
 
 
 def gpu_kernel(

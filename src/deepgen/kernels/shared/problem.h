@@ -1,6 +1,9 @@
 // What a kernel is given, and what becomes of a sum: scale, beta * C, bias, activation, rounding.
 #pragma once
 #include "dialect_mma.h"
+#if EPILOGUE
+#include "epilogue_text.h"
+#endif
 
 // The run-time arguments, as they are passed.
 struct Problem {
@@ -16,14 +19,27 @@ struct Problem {
     i64 stride_a, stride_b, stride_c;
     TYPE_WORK alpha, beta;
     int splits;  // of K over the grid
+#if EPILOGUE
+    Operands operands;
+#endif
 };
 
+#if EPILOGUE
+#define DG_PROBLEM                                                                                                   \
+    const TYPE_A *a, const TYPE_B *b, TYPE_C *c, const TYPE_C *bias, const f32 *scale, TYPE_ACC *partial,            \
+        u32 *arrived, int m, int n, int k, int batch, int lda, int ldb, int ldc, i64 stride_a, i64 stride_b,         \
+        i64 stride_c, TYPE_WORK alpha, TYPE_WORK beta, int splits EPILOGUE_PARAMETERS
+#define DG_GIVEN                                                                                                     \
+    {a, b, c, bias, scale, partial, arrived, m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c, alpha, beta, splits \
+     , EPILOGUE_GIVEN}
+#else
 #define DG_PROBLEM                                                                                                   \
     const TYPE_A *a, const TYPE_B *b, TYPE_C *c, const TYPE_C *bias, const f32 *scale, TYPE_ACC *partial,            \
         u32 *arrived, int m, int n, int k, int batch, int lda, int ldb, int ldc, i64 stride_a, i64 stride_b,         \
         i64 stride_c, TYPE_WORK alpha, TYPE_WORK beta, int splits
 #define DG_GIVEN                                                                                                     \
     {a, b, c, bias, scale, partial, arrived, m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c, alpha, beta, splits}
+#endif
 
 #define RELU 1
 #define GELU 2
@@ -70,7 +86,11 @@ DG_DEVICE void finish(const Problem& p, int batch, int row, int column, const TY
         x[e] += wide;
     }
 #endif
+#if EPILOGUE
+    apply_epilogue<COUNT>(p.operands, batch, row, column, x);
+#else
     DG_UNROLL for (int e = 0; e < COUNT; ++e) x[e] = activate(x[e]);
+#endif
     Run out;
     if constexpr (COUNT == 1) narrow(x[0], out.v[0]);
     else

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies
 from deepgen.targets import X86
@@ -65,6 +66,8 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 
 def unfit_result(gemm: Gemm) -> str | None:
     """The reason why these operands cannot give such sums or such a result; None if they can."""
+    if gemm.epilogue:
+        return epilogue.REFUSED
     integer = gemm.a in ("i8", "u8")
     if gemm.acc != ("i32" if integer else "f32"):
         return f"it accumulates {gemm.a} in {'i32' if integer else 'f32'} only"

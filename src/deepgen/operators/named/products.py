@@ -6,6 +6,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, ClassVar
 
+from deepgen.operators.epilogue import built, parse
 from deepgen.operators.expr.builder import (
     compute,
     exp,
@@ -110,6 +111,10 @@ def gemm_expression(gemm: Gemm) -> Expression:
             value = value * tensors["scale"][{"row": row, "column": column}.get(gemm.scales, 0)].cast(gemm.acc)
         if gemm.bias:
             value = value + tensors["bias"][column].cast(gemm.acc)
+        if gemm.epilogue:
+            value = value if gemm.acc == "f32" else value.cast("f32")
+            at_of = {"n": column, "m": row, "mn": at, "0": 0}
+            value = built(parse(gemm.epilogue), value, lambda one: tensors[one.name][at_of[one.kind]].cast("f32"))
         # GEMM's gelu is the tanh approximation.
         activation = {"gelu": "gelu_tanh"}.get(gemm.activation, gemm.activation)
         if activation in ACTIVATIONS:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.kernels.base import Rank
-from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
+from deepgen.kernels.shared import c_kernel, covering, epilogue, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Expr, Space, where
 from deepgen.targets import X86, Arm, Cpu, Target
@@ -73,6 +73,7 @@ class CGemm:
             "TASKS": config.get("TASKS", 1),
             "BIAS": int(gemm.bias),
             "ACTIVATION": _ACTIVATION.index(gemm.activation),
+            **epilogue.macros(gemm),
         }
         columns = vectors * lanes
         if thin:
@@ -88,6 +89,7 @@ class CGemm:
             *(ScalarArg("i64", name) for name in _SIZES),
             *(ScalarArg(gemm.a, name) for name in ("alpha", "beta")),
             ScalarArg("i32", config["THREADS"]),
+            *epilogue.arguments(gemm, "i64"),
         )
         return c_kernel(
             self.name,
@@ -95,6 +97,7 @@ class CGemm:
             ("gemm.c", "thin.h" if thin else "blocks.h", "cpu_pool.h", "x86_pool.h"),
             macros,
             LaunchPlan((Step("deepgen_gemm", arguments),)),
+            epilogue.row_sources(gemm, __name__),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:

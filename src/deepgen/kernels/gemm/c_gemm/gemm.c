@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "cpu_pool.h"
+#if EPILOGUE
+#include "epilogue_text.h"
+#endif
 
 #ifndef REAL  // float or double
 #define REAL float
@@ -93,6 +96,10 @@ typedef struct {
     REAL alpha, beta;
     long parts;          // of a matrix
     _Atomic long next;  // the task to draw
+#if EPILOGUE
+    operands more;
+    long matrix;  // of the batch, whose C begins at C
+#endif
 } job;
 
 static inline long least(long a, long b) { return a < b ? a : b; }
@@ -131,6 +138,17 @@ ALWAYS_INLINE void finish(const REAL *sums, long ld, REAL *restrict c, long ldc,
     }
 }
 
+#if EPILOGUE
+// A tile's place in C tells which elements it has: the text comes after the last block of K.
+static void finish_text(const job *g, const REAL *sums, long ld, REAL *c, long rows, long cols, REAL beta, int last) {
+    finish(sums, ld, c, g->ldc, 0, rows, cols, g->alpha, beta, 0);
+    if (!last) return;
+    long row = (c - g->C) / g->ldc, column = (c - g->C) % g->ldc;
+    for (long i = 0; i < rows; i++) apply_epilogue(&g->more, g->matrix, row + i, column, cols, c + i * g->ldc);
+}
+#define finish(sums, ld, c, ldc, bias, rows, cols, alpha, beta, last) finish_text(g, sums, ld, c, rows, cols, beta, last)
+
+#endif
 #if THIN
 #include "thin.h"
 #else
@@ -143,6 +161,12 @@ static void draw_tasks(void *arg, int thread) {
         long x = t / g->parts, at = t % g->parts;
         const REAL *A = g->A + x * g->stride_a, *B = g->B + x * g->stride_b;
         REAL *C = g->C + x * g->stride_c, *scratch = g->scratch + thread * (long)SLOT;
+#if EPILOGUE
+        job own;
+        memcpy(&own, g, sizeof own);
+        own.C = C, own.matrix = x;
+        g = &own;
+#endif
 #if THIN
         thin(g, scratch, A, B, C, pool_part(g->N, 64 / sizeof(REAL), g->parts, at));
 #else
@@ -150,15 +174,25 @@ static void draw_tasks(void *arg, int thread) {
         pool_range n = pool_part(g->N, COLS, PARTITION ? g->parts : 1, PARTITION ? at : 0);
         part(g, scratch, A, B, C, m, n);
 #endif
+#if EPILOGUE
+        g = arg;
+#endif
     }
 }
 
 // `workspace` holds SLOT numbers for each thread.
 void deepgen_gemm(const REAL *A, const REAL *B, const REAL *bias, REAL *C, REAL *workspace, int64_t M, int64_t N,
                   int64_t K, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc, int64_t stride_a, int64_t stride_b,
+#if EPILOGUE
+                  int64_t stride_c, REAL alpha, REAL beta, int32_t threads EPILOGUE_PARAMETERS) {
+#else
                   int64_t stride_c, REAL alpha, REAL beta, int32_t threads) {
+#endif
     job g = {.A = A, .B = B, .bias = bias, .C = C, .scratch = workspace, .M = M, .N = N, .K = K, .batch = batch,
              .lda = lda, .ldb = ldb, .ldc = ldc, .stride_a = stride_a, .stride_b = stride_b, .stride_c = stride_c,
              .alpha = alpha, .beta = beta, .parts = threads * TASKS};
+#if EPILOGUE
+    g.more = (operands)EPILOGUE_GIVEN;
+#endif
     pool_run(threads, draw_tasks, &g);
 }

@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.defaults import LAUNCH, choose, seconds
 from deepgen.kernels.gemm.mma_gemm.space import lower, mma_space, plan
-from deepgen.kernels.shared import gpu_kernel, served, sources
+from deepgen.kernels.shared import gpu_kernel, served
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
@@ -30,8 +30,8 @@ class MmaGemm:
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = served(operator, target, Gemm, Cuda)
-        lowered = lower(gemm, config)
-        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), lowered.macros, plan(gemm, config, lowered))
+        lowered, files = lower(gemm, config), formats.result_sources(gemm, __name__, _OWN)
+        return gpu_kernel(self.name, "cuda", files, lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*served(operator, target, Gemm, Cuda))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deepgen.kernels.shared import epilogue, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.operators.signature import stored
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg, dtype
+from deepgen.vocabulary import Arg, ScalarArg, Size, Source, TensorArg, WorkspaceArg, dtype
 
 Requirement = tuple[str, str]
 WIDEST = 16  # bytes of one load, copy or store
@@ -67,7 +68,7 @@ def refused_result(gemm: Gemm) -> str | None:
             return "for integer types alpha and beta must be integers"
         if gemm.bias or gemm.activation != "none" or gemm.scales != "none":
             return "it has no bias, activation or scales for integer types"
-    return None
+    return epilogue.refused(gemm)
 
 
 def product_name(gemm: Gemm) -> str:
@@ -90,6 +91,7 @@ def result_macros(gemm: Gemm, store: int) -> dict[str, int | str]:
         "ACTIVATION": ACTIVATIONS.index(gemm.activation),
         "SCALES": SCALES.index(gemm.scales),
         "STORE": store,
+        **epilogue.macros(gemm),
     }
 
 
@@ -124,7 +126,13 @@ def arguments(gemm: Gemm, partial: Arg, arrived: Arg, splits: int) -> tuple[Arg,
         *(ScalarArg("i64", name) for name in ("stride_a", "stride_b", "stride_c")),
         *(ScalarArg(work, name) for name in ("alpha", "beta")),
         ScalarArg("i32", splits),
+        *epilogue.arguments(gemm, "i32"),
     )
+
+
+def result_sources(gemm: Gemm, package: str, names: tuple[str, ...]) -> tuple[Source, ...]:
+    """Files of a package that include `problem.h`, and what the epilogue needs."""
+    return (*sources(package, names, epilogue=bool(gemm.epilogue)), *epilogue.run_sources(gemm, package))
 
 
 def sums(size: Size) -> WorkspaceArg:
@@ -138,7 +146,7 @@ def counters(size: Size) -> WorkspaceArg:
 
 def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requirement]:
     """Conditions on other shapes that use the same binary; `widths` are access widths in bytes, by tensor."""
-    out = []
+    out = epilogue.aligned_rows(gemm, widths["C"] // dtype(gemm.c).bytes)
     for name, width in widths.items():
         letter, size = name.lower(), dtype({"A": gemm.a, "B": gemm.b, "C": gemm.c}[name]).bytes
         if width > size:

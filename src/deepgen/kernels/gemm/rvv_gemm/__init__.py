@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.rvv_gemm import tile
-from deepgen.kernels.shared import covering, defines, nearest, served, sources
+from deepgen.kernels.shared import covering, defines, epilogue, nearest, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Riscv, Target
@@ -40,6 +40,8 @@ class RvvGemm:
         plain = (operator.alpha, operator.beta) == (1.0, 0.0) and operator.activation in _ACTIVATION[:2]
         if operator.a == "i8" and not plain:
             return "in i8 it has no alpha or beta, and relu is the only activation"
+        if operator.epilogue:
+            return epilogue.REFUSED
         return None if operator.scales == "none" else "it has no scales"
 
     def space(self, operator: Operator, target: Target) -> Space:

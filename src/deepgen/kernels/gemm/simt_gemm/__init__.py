@@ -46,7 +46,7 @@ class SimtGemm:
             return "it computes f32, tf32 and f64, and f16, bf16 and i8 with wider sums"
         if operator.c == "i32" and not (operator.alpha.is_integer() and operator.beta.is_integer()):
             return "for integer types alpha and beta must be integers"
-        if operator.bias or operator.activation != "none" or operator.scales != "none":
+        if operator.bias or operator.activation != "none" or operator.scales != "none" or operator.epilogue:
             return "it has no bias, activation or scales yet"
         return None
 

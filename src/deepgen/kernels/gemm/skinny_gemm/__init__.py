@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.skinny_gemm.lower import lower, plan, sides
 from deepgen.kernels.gemm.skinny_gemm.space import LAUNCH, choose, seconds, skinny_space
-from deepgen.kernels.shared import gpu_kernel, served, sources
+from deepgen.kernels.shared import gpu_kernel, served
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
@@ -33,6 +33,8 @@ class SkinnyGemm:
             if reason is not None:
                 return reason
         assert isinstance(operator, Gemm)
+        if (reason := formats.refused_result(operator)) is not None:
+            return reason
         if operator.a != operator.b:
             return "A and B must have the same format"
         side = sides(operator)
@@ -54,8 +56,8 @@ class SkinnyGemm:
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = served(operator, target, Gemm, Cuda)
-        lowered = lower(gemm, config)
-        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), lowered.macros, plan(gemm, config, lowered))
+        lowered, files = lower(gemm, config), formats.result_sources(gemm, __name__, _OWN)
+        return gpu_kernel(self.name, "cuda", files, lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*served(operator, target, Gemm, Cuda))

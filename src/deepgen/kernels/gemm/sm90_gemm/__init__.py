@@ -11,7 +11,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
-from deepgen.kernels.shared import defines, resolved, served, sources
+from deepgen.kernels.shared import defines, epilogue, resolved, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
@@ -51,13 +51,13 @@ class Sm90Gemm:
                 return "for integer types alpha and beta must be integers"
             if operator.bias or operator.activation != "none" or operator.scales != "none":
                 return "it has no bias, activation or scales for integer types"
-        return None
+        return epilogue.refused(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return sm90_space(self.name, *served(operator, target, Gemm, Cuda))
+        return sm90_space(self.name, *_served(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, gpu = served(operator, target, Gemm, Cuda)
+        gemm, gpu = _served(operator, target)
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
@@ -65,31 +65,42 @@ class Sm90Gemm:
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
         more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
+        own = sm90_sources(files, scaled=gemm.blocks is not None, text=bool(gemm.epilogue))
         return Kernel(
             name=self.name,
             language="cuda",
-            sources=(*sm90_sources(files, scaled=gemm.blocks is not None), products),
+            sources=(*own, products, *epilogue.chunk_sources(gemm, __name__)),
             flags=("-std=c++17", *defines(lowered.macros)),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*served(operator, target, Gemm, Cuda))
+        return choose(*_served(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        return various(*served(operator, target, Gemm, Cuda))
+        return various(*_served(operator, target))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*served(operator, target, Gemm, Cuda), config)
+        return seconds(*_served(operator, target), config)
 
     def least_seconds(self, operator: Operator, target: Target) -> float:
         return LAUNCH * 1e-6
 
 
-def sm90_sources(names: Iterable[str], *, grouped: bool = False, scaled: bool = False) -> tuple[Source, ...]:
-    """Files of this family, for whole matrices or for rows that belong to experts, with scales of blocks or without."""
+def sm90_sources(
+    names: Iterable[str], *, grouped: bool = False, scaled: bool = False, text: bool = False
+) -> tuple[Source, ...]:
+    """Files of this family, for whole matrices or for rows that belong to experts, with scales of blocks and with a
+    text of what follows the product, or without."""
     words = {"GROUPED": grouped, "BLOCK_SCALES": scaled}
-    return tuple(replace(file, text=resolved(file.text, words)) for file in sources(__name__, names))
+    files = sources(__name__, names, epilogue=text)
+    return tuple(replace(file, text=resolved(file.text, words)) for file in files)
+
+
+def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
+    """Kernels know one way to write what follows a product in floats: as a text."""
+    gemm, gpu = served(operator, target, Gemm, Cuda)
+    return epilogue.as_text(gemm), gpu
 
 
 def products_header(gemm: Gemm, columns: int) -> str:

@@ -27,6 +27,17 @@ DG_DEVICE float activate(float x) {
 }
 DG_DEVICE int activate(int x) { return x; }
 
+#if EPILOGUE
+// What becomes of some chunks of sums before they are rounded.
+template <int COUNT>
+struct Finish {
+    Operated<COUNT> operated;
+
+    DG_DEVICE Finish(const Problem& p, i64 matrix, int row, int column)
+        : operated(p.operands, p.batch > 1 ? (int)(matrix / p.stride_c) : 0, p.m, p.n, row, column) {}
+    DG_DEVICE acc_t operator()(const Problem& p, int i, acc_t sum) const { return operated(i, p.alpha * sum); }
+};
+#else
 // What becomes of some chunks of sums before they are rounded. All that is read from memory is asked for first, so that
 // one wait serves them all.
 template <int COUNT>
@@ -77,6 +88,7 @@ struct Finish {
         return activate(x);
     }
 };
+#endif
 
 // Two neighbours straight to memory, or the one that exists.
 DG_DEVICE void store_two(const Problem& p, i64 matrix, int row, int column, acc_t a, acc_t b) {

@@ -408,14 +408,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     , const float* scale_a, const float* scale_b,
     i64 a_matrix, i64 a_row, i64 a_step, i64 b_matrix, i64 b_row, i64 b_step
 #endif
+#if EPILOGUE
+    EPILOGUE_PARAMETERS
+#endif
 ) {
     extern __shared__ char memory[];
 #if FIXED
     // Nothing is read, and nothing divided, before the first tile is asked for.
     const Problem p{c, bias, scale, partial, arrived, SIZE_M, SIZE_N, SIZE_K, SIZE_BATCH, SIZE_N, STRIDE_C,
+#if EPILOGUE
+                    ALPHA, BETA_VALUE, streamed, EPILOGUE_GIVEN};
+#else
                     ALPHA, BETA_VALUE, streamed};
+#endif
+#else
+#if EPILOGUE
+    const Problem p{c, bias, scale, partial, arrived, m, n, k, batch, ldc, stride_c, alpha, beta, streamed, EPILOGUE_GIVEN};
 #else
     const Problem p{c, bias, scale, partial, arrived, m, n, k, batch, ldc, stride_c, alpha, beta, streamed};
+#endif
 #endif
     const Shared s(memory);
     int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = CLUSTER > 1 ? cluster_rank() : 0;

@@ -16,6 +16,7 @@ from deepgen.kernels.gemm.sm90_gemm.realign import (
     loaded,
     pitch,
 )
+from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.vocabulary import (
@@ -116,6 +117,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "A_BY_LANES": int("a" in loaded(gemm, c)),
         "B_BY_LANES": int("b" in loaded(gemm, c)),
         "ELEMENT": size,
+        **epilogue.macros(gemm),
         **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
@@ -304,6 +306,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
         ScalarArg("i32", streamed),
         *(_block_scales() if gemm.blocks else ()),
+        *epilogue.arguments(gemm, "i32"),
     )
     block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
     step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copies))

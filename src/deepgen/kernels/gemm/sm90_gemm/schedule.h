@@ -1,6 +1,9 @@
 // Which block does what: tiles of C in an order that is kind to the L2 cache, whole or in parts of K.
 #pragma once
 #include "numbers.h"
+#if EPILOGUE
+#include "epilogue_text.h"
+#endif
 
 // FIXUP: how the parts of a tile become one.
 #define WHOLE 0   // there are no parts
@@ -26,6 +29,9 @@ struct Problem {
     i64 stride_c;
     TYPE_SCALE alpha, beta;
     int streamed;  // tiles whose steps are shared out: evenly, before the others are dealt whole; or in PARTS after them
+#if EPILOGUE
+    Operands operands;
+#endif
 };
 
 // What a block does in one go: a tile of C, some steps of K.

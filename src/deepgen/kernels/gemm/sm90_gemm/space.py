@@ -20,6 +20,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     result_pitch,
 )
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
+from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
@@ -54,6 +55,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
         held = sums * 2 + factor_registers(gemm, bn, tiles_m) if gemm.blocks else sums * 2
+    held = _beside(gemm, held)
     share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
     if loads is not False:
         lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
@@ -93,6 +95,11 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     }
     _sharing(s, gemm, gpu, steps, fits)
     return s
+
+
+def _beside(gemm: Gemm, held: Expr) -> Expr:
+    """With what an epilogue holds beside the sums."""
+    return held + epilogue.registers(gemm) if gemm.epilogue else held
 
 
 def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:

@@ -10,7 +10,7 @@ from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config, guesses
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
 from deepgen.kernels.gemm.x86_gemm.tile import text
-from deepgen.kernels.shared import c_kernel, served
+from deepgen.kernels.shared import c_kernel, epilogue, served
 from deepgen.kernels.shared.x86 import HUGE_PAGE, TileCost, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
@@ -53,6 +53,8 @@ class X86Gemm:
             return "it supports gemm only"
         if {operator.a, operator.b, operator.c, operator.acc} != {"f32"}:
             return "it computes in f32 only"
+        if operator.epilogue:
+            return epilogue.REFUSED
         if operator.scales != "none":
             return "it has no scales: f32 needs none"
         return None

@@ -1,0 +1,115 @@
+"""Epilogues as texts in kernels: drawn ones on this machine's CPU, and on GPUs in emulation; no family ignores one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import hopper_emulation
+import mma_emulation
+import pytest
+import simt_emulation
+from kernel_runs import Runs
+
+from deepgen import generators, targets
+from deepgen.baselines import BASELINES
+from deepgen.operators import gemm
+from deepgen.operators.epilogue import FUNCTIONS
+
+HERE, HOPPER = targets.resolve("cpu"), targets.resolve("cuda:sm_90a")
+EMULATED = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emulation.NO_COMPILER)
+OPERANDS = ("bias[n]", "scale[m]", "res[m, n]", "s[0]", "f16(up[m, n])", "bf16(shift[n])")
+ONE = "clamp(silu(x * scale[m] + bias[n]) * up[m, n] / (abs(s[0]) + 1), -4, 4) + f32(r[m, n]) * 6"
+OTHER = "gelu(x + f32(bias[n])) + tanh(x) - max(exp(-abs(x)), min(gelu_tanh(x), sigmoid(x) - relu(x)))"
+
+
+def drawn(random: Random, depth: int = 3) -> str:
+    """A text whose numbers stay moderate."""
+    if depth == 0:
+        return random.choice(("x", "x", *OPERANDS, f"{random.uniform(-2, 2):.3g}"))
+    kind = random.choice(("+", "-", "*", "/", *FUNCTIONS))
+    parts = [drawn(random, depth - random.randint(1, depth)) for _ in range(FUNCTIONS.get(kind, 2))]
+    if kind in FUNCTIONS:
+        first = f"{parts[0]} + 0.5 * x"
+        if kind == "exp":
+            return f"exp(-abs({first}))"
+        return f"clamp({first}, -3, 3)" if kind == "clamp" else f"{kind}({', '.join([first, *parts[1:]])})"
+    return f"({parts[0]}) / (1 + abs({parts[1]}))" if kind == "/" else f"({parts[0]}) {kind} ({parts[1]})"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_texts_are_right_in_plain_c(seed: int) -> None:
+    random = Random(seed)
+    text = f"x * 0.5 + {drawn(random)}"
+    operator = gemm(37, 70, 53, layout=random.choice(("nn", "nt", "tn", "tt")), batch=seed % 2 + 1, epilogue=text)
+    family = generators.by_name("c_gemm")
+    (config,) = family.space(operator, HERE).sample(1, seed=seed)
+    runs = Runs(family.emit(operator, HERE, config), HERE, "-O1")
+    for m, n, k in ((37, 70, 53), (1, 1, 1), (67, 131, 300)):
+        assert runs.wrong(replace(operator, m=m, n=n, k=k)) == "", text
+
+
+@EMULATED
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "batch"), [(ONE, 1), (OTHER, 2)])
+@pytest.mark.parametrize("way", ["none", "step", "last"])
+def test_warp_wide_products(text: str, batch: int, way: str, tmp_path: Path) -> None:
+    operator = gemm(37, 42, 264, dtype="f16", c="f16", layout="nt", batch=batch, epilogue=text)
+    family = generators.by_name("mma_gemm")
+    only: dict[str, Any] = {"BM": [16, 32], "BN": [16, 32, 64], "FIXUP": way}
+    (config,) = family.space(operator, HOPPER).restrict(only).sample(1, seed=batch)
+    mma_emulation.check(operator, family.emit(operator, HOPPER, config), tmp_path / "kernel")
+
+
+@EMULATED
+def test_few_rows(tmp_path: Path) -> None:
+    operator = gemm(3, 1027, 520, dtype="bf16", layout="nt", epilogue=ONE)
+    family = generators.by_name("skinny_gemm")
+    kernel = family.emit(operator, HOPPER, family.default(operator, HOPPER))
+    mma_emulation.check(operator, kernel, tmp_path / "kernel")
+
+
+@EMULATED
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "store", "n", "batch"),
+    [
+        (ONE, "copy", 136, 1),
+        (OTHER, "late", 128, 2),
+        (ONE, "sectors", 131, 2),
+        (OTHER, "lines", 83, 1),
+        (ONE, "straight", 61, 1),
+    ],
+)
+def test_warpgroup_products(text: str, store: str, n: int, batch: int, tmp_path: Path) -> None:
+    operator = gemm(149, n, 72, dtype="bf16", layout="nt", batch=batch, epilogue=text)
+    family = generators.by_name("sm90_gemm")
+    only: dict[str, Any] = {"STORE": store, "MIN_BLOCKS": 1, "FIXUP": "none", "CLUSTER_M": 1, "CLUSTER_N": 1}
+    (config,) = family.space(operator, HOPPER).restrict(only).sample(1, seed=5)
+    kernel = family.emit(operator, HOPPER, config)
+    assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok
+
+
+@pytest.mark.parametrize("of", ["f32", "bf16"])
+def test_a_family_computes_a_text_or_refuses_it(of: str) -> None:
+    operator = gemm(64, 64, 64, dtype=of, layout="nt", epilogue="gelu(x + bias[n]) * up[m, n]")
+    for name in ("x86:amx", "x86:avx2", "arm:neon", "riscv:rv64gcv_zvl128b", "cuda:sm_80", "cuda:sm_90a", "hip:gfx90a"):
+        target, serving = targets.resolve(name), 0
+        for family in generators.families(target):
+            if family.refuses(operator, target) is None:
+                serving += 1
+                texts = "\n".join(
+                    s.text for s in family.emit(operator, target, family.default(operator, target)).sources
+                )
+                assert "epi_gelu(" in texts or family.name.startswith("rules"), family.name
+        assert serving, f"someone serves {name}"
+
+
+def test_no_baseline_computes_only_the_product() -> None:
+    operator = gemm(64, 64, 64, layout="nt", epilogue="gelu(x + bias[n]) * up[m, n]")
+    for name in BASELINES.own:
+        baseline = BASELINES.get(name)()
+        for target in (HERE, HOPPER):
+            assert baseline.missing(operator, target) is not None, name
