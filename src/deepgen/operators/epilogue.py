@@ -43,7 +43,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Operand:
+class EpilogueOperand:
     name: str
     kind: str  # one of KINDS
     format: str = ""  # as the text states it
@@ -57,7 +57,7 @@ class Apply:
     parts: tuple[Tree, ...]
 
 
-Tree: TypeAlias = "Number | Sum | Operand | Apply"
+Tree: TypeAlias = "Number | Sum | EpilogueOperand | Apply"
 
 
 @lru_cache(maxsize=512)
@@ -70,13 +70,13 @@ def parse(text: str) -> Tree:
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         place = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
         raise BadInput(f"gemm: epilogue {text!r} cannot be read{place}", allowed=_WORDS) from None
-    tree = _Reader(text).tree(body, 0)
+    tree = _TextReader(text).tree(body, 0)
     nodes = [*walk(tree)]
     if not any(isinstance(node, Sum) for node in nodes):
         raise BadInput(f"gemm: epilogue {text!r} has no x", allowed="x, an element of the product, at least once")
-    named: dict[str, Operand] = {}
+    named: dict[str, EpilogueOperand] = {}
     for node in nodes:
-        if isinstance(node, Operand) and named.setdefault(node.name, node) != node:
+        if isinstance(node, EpilogueOperand) and named.setdefault(node.name, node) != node:
             why = f"gemm: epilogue {text!r}: {node.name} is read in two ways"
             raise BadInput(why, allowed="one index and one format for each operand")
     if len(named) > _MOST_OPERANDS:
@@ -84,7 +84,7 @@ def parse(text: str) -> Tree:
     return tree
 
 
-class _Reader:
+class _TextReader:
     def __init__(self, text: str) -> None:
         self.text = text
 
@@ -126,7 +126,7 @@ class _Reader:
             self.wrong(node, "is too large", "numbers that f32 has")
         return Number(value)
 
-    def _operand(self, node: ast.Subscript) -> Operand:
+    def _operand(self, node: ast.Subscript) -> EpilogueOperand:
         if not isinstance(node.value, ast.Name):
             self.wrong(node, "is not an operand", "a name and its index, such as bias[n]")
         name, index = node.value.id, node.slice
@@ -137,7 +137,7 @@ class _Reader:
             self.wrong(node, "has another index than an operand may have", shapes)
         if name in _RESERVED or name.startswith("stride_") or not _NAME.fullmatch(name):
             self.wrong(node, "is named as something else is", "a name of small letters, such as bias or residual")
-        return Operand(name, kind)
+        return EpilogueOperand(name, kind)
 
     def _combined(self, node: ast.BinOp, sign: str, left: Tree, right: Tree) -> Tree:
         if not (isinstance(left, Number) and isinstance(right, Number)):
@@ -154,9 +154,9 @@ class _Reader:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in FORMATS:
             inner = self.tree(node.args[0], depth + 1) if len(node.args) == 1 else None
-            if not isinstance(inner, Operand):
+            if not isinstance(inner, EpilogueOperand):
                 self.wrong(node, "is not an operand's format", f"an operand, such as {name}(bias[n])")
-            return Operand(inner.name, inner.kind, name)
+            return EpilogueOperand(inner.name, inner.kind, name)
         if name not in FUNCTIONS:
             self.wrong(node, "is no function of an epilogue", ", ".join(FUNCTIONS))
         if len(node.args) != FUNCTIONS[name] or node.keywords:
@@ -174,11 +174,11 @@ def walk(tree: Tree) -> Iterator[Tree]:
     yield tree
 
 
-def operands(text: str) -> tuple[Operand, ...]:
+def operands(text: str) -> tuple[EpilogueOperand, ...]:
     """In the order in which the text names them."""
     if not text:
         return ()
-    return tuple(dict.fromkeys(node for node in walk(parse(text)) if isinstance(node, Operand)))
+    return tuple(dict.fromkeys(node for node in walk(parse(text)) if isinstance(node, EpilogueOperand)))
 
 
 def canonical(text: str) -> str:
@@ -191,7 +191,7 @@ def shown(tree: Tree) -> str:
         return f"{tree.value:g}" if float(f"{tree.value:g}") == tree.value else repr(tree.value)
     if isinstance(tree, Sum):
         return "x"
-    if isinstance(tree, Operand):
+    if isinstance(tree, EpilogueOperand):
         one = f"{tree.name}[{', '.join(tree.kind)}]"
         return f"{tree.format}({one})" if tree.format else one
     parts = [shown(part) for part in tree.parts]
@@ -212,7 +212,7 @@ def _grouped(tree: Tree, text: str, *, tight: bool, right: bool = False) -> str:
     return f"({text})" if negative or (loose and (tight or right)) or (close and right and tight) else text
 
 
-def format_of(operand: Operand, a: str, c: str) -> str:
+def format_of(operand: EpilogueOperand, a: str, c: str) -> str:
     """An operand's dtype: what the text states; f32 for a single number and for scales; otherwise C's, or where C has 8
     bits, A's if it has more, else bf16."""
     if operand.format:
@@ -222,7 +222,7 @@ def format_of(operand: Operand, a: str, c: str) -> str:
     return c if c in FORMATS else a if a in ("bf16", "f16") else "bf16"
 
 
-def built(tree: Tree, x: Element, read: Callable[[Operand], Element]) -> Element:
+def built(tree: Tree, x: Element, read: Callable[[EpilogueOperand], Element]) -> Element:
     """The text as an element of an expression."""
     from deepgen.operators.expr.builder import exp, maximum, minimum
     from deepgen.operators.named.base import ACTIVATIONS
@@ -232,7 +232,7 @@ def built(tree: Tree, x: Element, read: Callable[[Operand], Element]) -> Element
             return node.value
         if isinstance(node, Sum):
             return x
-        if isinstance(node, Operand):
+        if isinstance(node, EpilogueOperand):
             return read(node)
         a, *rest = (of(part) for part in node.parts)
         if node.name in ACTIVATIONS:

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import largest, scale_format
-from deepgen.operators.epilogue import Operand, built, parse
+from deepgen.operators.epilogue import EpilogueOperand, built, parse
 from deepgen.operators.expr.builder import compute, expression, tensor
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.interpret import Computed, evaluate
@@ -32,7 +32,7 @@ _NARROW = ("f8e4m3",)  # formats without infinities: numbers beyond the largest 
 
 
 @lru_cache(maxsize=64)
-def _expression(text: str, formats: tuple[str, ...], operands: tuple[Operand, ...], c: str) -> Expression:
+def _expression(text: str, formats: tuple[str, ...], operands: tuple[EpilogueOperand, ...], c: str) -> Expression:
     """The text alone, of a matrix x. Which places it reads of an operand follows from the operand's kind."""
     x, shapes = tensor(_X, (2, 2), "f32"), {"n": (2,), "m": (2,), "mn": (2, 2), "0": (1,)}
     held = {one.name: tensor(one.name, shapes[one.kind], of) for one, of in zip(operands, formats, strict=True)}
@@ -76,7 +76,7 @@ class After:
 
     def __init__(self, gemm: Gemm, inputs: Mapping[str, Array]) -> None:
         self.gemm, self.expression = gemm, _of(gemm)
-        self.given = {one.name: widen(inputs[one.name], dtype(gemm.format_of(one))) for one in gemm.operands}
+        self.values = {one.name: widen(inputs[one.name], dtype(gemm.format_of(one))) for one in gemm.operands}
 
     def rows(self, product: Answer, first: int, last: int) -> Answer:
         """Of whole rows of a batch, counted through."""
@@ -87,7 +87,7 @@ class After:
             "mn": lambda x: x.reshape(-1, n)[first:last],
             "0": lambda x: x[None, :],
         }
-        return self._answer(product, {one.name: at[one.kind](self.given[one.name]) for one in self.gemm.operands})
+        return self._answer(product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands})
 
     def places(self, product: Answer, batch: Array, row: Array, column: Array) -> Answer:
         at = {
@@ -96,7 +96,7 @@ class After:
             "mn": lambda x: x.reshape(self.gemm.batch, self.gemm.m, self.gemm.n)[batch, row, column],
             "0": lambda x: x,
         }
-        return self._answer(product, {one.name: at[one.kind](self.given[one.name]) for one in self.gemm.operands})
+        return self._answer(product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands})
 
     def _answer(self, product: Answer, operands: Mapping[str, Array]) -> Answer:
         absolute, relative, floor = _shares(self.gemm)

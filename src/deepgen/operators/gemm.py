@@ -121,11 +121,11 @@ class Gemm(Operator):
             raise BadInput(what, allowed="f32 or i32 sums, and a result in " + ", ".join(_EPILOGUE_RESULTS))
 
     @property
-    def operands(self) -> tuple[epilogues.Operand, ...]:
+    def operands(self) -> tuple[epilogues.EpilogueOperand, ...]:
         """Those that the epilogue names."""
         return epilogues.operands(self.epilogue)
 
-    def format_of(self, operand: epilogues.Operand) -> str:
+    def format_of(self, operand: epilogues.EpilogueOperand) -> str:
         return epilogues.format_of(operand, self.a, self.c)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 
 from deepgen.kernels.shared import sources
 from deepgen.operators import Gemm
-from deepgen.operators.epilogue import FORMATS, Apply, Number, Operand, Sum, Tree, parse, text_of_words
+from deepgen.operators.epilogue import FORMATS, Apply, EpilogueOperand, Number, Sum, Tree, parse, text_of_words
 from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 HEADER, FUNCTIONS = "epilogue_text.h", "epilogue_functions.h"
@@ -28,14 +28,14 @@ def refused(gemm: Gemm, results: tuple[str, ...] = ("f32", "bf16", "f16")) -> st
     return None
 
 
-def c_text(tree: Tree, leaf: Callable[[Operand], str]) -> str:
+def c_text(tree: Tree, leaf: Callable[[EpilogueOperand], str]) -> str:
     """The text as an expression in C, of x."""
     if isinstance(tree, Number):
         text = repr(float(np.float32(tree.value)))
         return f"{text}f" if tree.value >= 0.0 else f"({text}f)"
     if isinstance(tree, Sum):
         return "x"
-    if isinstance(tree, Operand):
+    if isinstance(tree, EpilogueOperand):
         return leaf(tree)
     assert isinstance(tree, Apply)
     parts = [c_text(part, leaf) for part in tree.parts]
@@ -177,7 +177,7 @@ def _row_header(gemm: Gemm) -> str:
                 f"    const float e_{one.name} = epi_{of}(o->e_{one.name}[{'row' if one.kind == 'm' else '0'}]);"
             )
 
-    def leaf(one: Operand) -> str:
+    def leaf(one: EpilogueOperand) -> str:
         return f"epi_{gemm.format_of(one)}(e_{one.name}[j])" if "n" in one.kind else f"e_{one.name}"
 
     body = "\n".join([*lines, "    for (long j = 0; j < count; j++) {", "        const float x = sums[j];"])
@@ -214,7 +214,7 @@ static inline void apply_epilogue(const operands *o, long matrix, long row, long
 """
 
 
-def text_of(gemm: Gemm, leaf: Callable[[Operand], str]) -> str:
+def text_of(gemm: Gemm, leaf: Callable[[EpilogueOperand], str]) -> str:
     return c_text(parse(gemm.epilogue), leaf)
 
 
