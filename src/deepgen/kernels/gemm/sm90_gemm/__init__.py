@@ -70,7 +70,7 @@ class Sm90Gemm:
             name=self.name,
             language="cuda",
             sources=(*own, products, *epilogue.chunk_sources(gemm, __name__)),
-            flags=("-std=c++17", *defines(lowered.macros)),
+            flags=("-std=c++17", *defines({**lowered.macros, **epilogue.macros(gemm)})),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
 

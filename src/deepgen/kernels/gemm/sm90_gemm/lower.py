@@ -117,7 +117,6 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "A_BY_LANES": int("a" in loaded(gemm, c)),
         "B_BY_LANES": int("b" in loaded(gemm, c)),
         "ELEMENT": size,
-        **epilogue.macros(gemm),
         **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
