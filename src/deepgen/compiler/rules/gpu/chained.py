@@ -35,8 +35,8 @@ from deepgen.operators.expr.nodes import (
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
-_BYTES = 32 << 10  # of a part, which stays in L1 until it is read again
-_MOST_PARTS = 4096
+_BYTES, _LEAST_BYTES = 32 << 10, 4 << 10  # of a part, which stays in L1 until it is read again
+_LEAST_PARTS, _MOST_PARTS = 8, 4096
 _BLOCKS = 4  # per multiprocessor, at least
 _PART, _WHICH = "piece", "which"
 _BOTH = Axis(_WHICH, 2)
@@ -111,9 +111,9 @@ def _parts(stage: Stage, gpu: Gpu) -> int:
     streams = [read for read in reads(stage.value) if any(index.iterators & over for index in read.indices)]
     size = min((dtype(read.dtype).bytes for read in streams), default=1)
     longest = facts.longest(stage).extent
-    count = min(_MOST_PARTS, elements * size // _BYTES, longest // WIDEST)
-    busy = rows * count >= gpu.multiprocessors * _BLOCKS
-    return even_parts(stage, count) if busy and rows * _BLOCKS <= gpu.multiprocessors else 1
+    busy = min(gpu.multiprocessors * _BLOCKS // rows, elements * size // _LEAST_BYTES)  # parts for all multiprocessors
+    count = min(_MOST_PARTS, max(elements * size // _BYTES, busy), longest // WIDEST)
+    return even_parts(stage, count) if count >= _LEAST_PARTS and rows * _BLOCKS <= gpu.multiprocessors else 1
 
 
 def _in_parts(plain: Expression, pair: _Pair, count: int) -> Expression:

@@ -21,7 +21,8 @@ from deepgen.vocabulary import dtype
 _MOST_THREADS, _USUAL_THREADS = 1024, 128
 
 _CLUSTERS, PORTABLE_CLUSTER = (4, 8, 16), 8  # blocks of a cluster; as many as any chip that has clusters can run
-_LEAST_OF_CLUSTER, _MOST_OF_CLUSTER, _SHARE = 1 << 14, 1 << 19, 32  # elements of a row, and usually of each thread
+_LEAST_OF_CLUSTER, _SHARE = 1 << 14, 32  # elements of a row, and usually of each thread
+_MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take longer than further launches for others
 _FEW = 256  # results: with fewer, threads share a reduction
 _BLOCKS = 8  # per multiprocessor
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
@@ -77,9 +78,10 @@ def in_clusters(group: StageGroup, gpu: Gpu) -> bool:
     reductions = [stage for stage in (*group.sums, group.last) if stage.reduce is not None]
     if not gpu.has("cluster") or not reductions or group.scan:
         return False
-    longest = max(map(facts.elements, reductions))
+    longest, size = max(map(facts.elements, reductions)), _least_size(reductions)
     few = _rows(group.last, group) * min(_CLUSTERS) <= gpu.multiprocessors
-    return few and _LEAST_OF_CLUSTER <= longest <= _MOST_OF_CLUSTER and why_no_columns(reductions[0]) is not None
+    fits = longest >= _LEAST_OF_CLUSTER and longest * size <= _MOST_OF_CLUSTER
+    return few and fits and why_no_columns(reductions[0]) is not None
 
 
 def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bool = False) -> None:
@@ -201,8 +203,7 @@ def _rows(out: Stage, group: StageGroup) -> int:
 def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
     """How many contiguous elements a thread loads at once: 16 bytes, but no more than four elements of the shortest
     rows."""
-    sizes = (dtype(read.dtype).bytes for stage in reductions for read in _streams(stage))
-    widest = WIDEST // max(2, min(sizes, default=WIDEST))  # rows of constants read nothing
+    widest = WIDEST // max(2, _least_size(reductions))
     return min(widest, 4) if longest <= _SHORTEST_ROW else widest
 
 
@@ -211,6 +212,11 @@ def _usual_each(plan: Plan, group: StageGroup, reductions: Sequence[Stage], long
     if _rows(group.last, group) > 1 and (kept or group.rows):  # runs that no row begins in are loaded at once
         each = min(each, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     return each
+
+
+def _least_size(reductions: Sequence[Stage]) -> int:
+    """Of the elements that they read; rows of constants read nothing."""
+    return min((dtype(read.dtype).bytes for stage in reductions for read in _streams(stage)), default=WIDEST)
 
 
 def _streams(stage: Stage) -> list[Read]:
