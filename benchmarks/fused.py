@@ -1,0 +1,207 @@
+"""What does it cost to do more than multiply? `gemm` with epilogues beside torch, torch.compile and our bare product.
+
+    python benchmarks/fused.py --seed 1 [--seconds 30] [--guesses 4] [--cases 4] [--compile] [--max-autotune]
+
+linear + bias + gelu, silu(linear) * up and a residual in bf16: shapes of models, and `--cases` drawn by the seed. Ours
+is the best of the model's first `--guesses` configs, or, with `--seconds`, what a study finds; so is the bare product.
+Ours is verified against f64 first; then all are called interleaved, with cold caches. The cost of an epilogue is its
+time over the bare product's, without the time of its own bytes at the rate of a copy.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from statistics import geometric_mean, median
+from typing import Any
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.operators import Gemm, gemm
+from deepgen.run.call.loaded import load
+from deepgen.toolchains import build_once
+from harness import Options, alternate, parser, read, run_main, save, table
+from harness.cases import draw
+from harness.gpu import Clock
+
+SHAPES = ((4096, 11008, 4096), (512, 4096, 1024), (64, 14336, 4096), (2048, 8192, 2048), (8192, 4096, 4096))
+TEXTS = {
+    "gelu": "gelu(x + bias[n])",
+    "tanh": "gelu_tanh(x + bias[n])",
+    "silu*up": "silu(x) * up[m, n]",
+    "residual": "x + bias[n] + residual[m, n]",
+}
+MOST_OFF, COPIED = 5e-3, 4.0e12  # of the norm; bytes a second
+OURS, BARE, TORCH = "ours", "bare", "torch"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Microseconds of each; ours over torch's best; the epilogue's cost over the bare product."""
+
+    name: str
+    seconds: float
+    times: Mapping[str, float]
+    ratio: float | None = None
+    cost: float | None = None
+    config: str = ""
+    error: str = ""
+
+
+def cases(options: Options) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    yield from (("gelu", shape) for shape in SHAPES)
+    yield from (("tanh", SHAPES[0]), ("silu*up", SHAPES[0]), ("residual", SHAPES[4]))
+
+    def one(chance: random.Random) -> tuple[str, tuple[int, int, int]]:
+        m, n, k = (chance.choice(some) for some in (ROWS, COLUMNS, COLUMNS))
+        return chance.choice([*TEXTS]), (m, n, k)
+
+    yield from draw(options.seed, options.cases, one)
+
+
+ROWS, COLUMNS = [16, 77, 256, 1000, 2048, 4096], [1024, 1536, 2880, 4096, 5120, 8192]
+
+
+def torch_of(torch: Any, kind: str) -> Callable[..., Any]:
+    functions = torch.nn.functional
+    each: dict[str, Callable[..., Any]] = {
+        "gelu": lambda x, w, b: functions.gelu(functions.linear(x, w, b)),
+        "tanh": lambda x, w, b: functions.gelu(functions.linear(x, w, b), approximate="tanh"),
+        "silu*up": lambda x, w, up: functions.silu(functions.linear(x, w)) * up,
+        "residual": lambda x, w, b, residual: functions.linear(x, w, b) + residual,
+    }
+    return each[kind]
+
+
+class Bench:
+    def __init__(self, options: Options) -> None:
+        self.options, self.target = options, targets.resolve(options.target)
+
+    def configs(self, operator: Gemm) -> list[tuple[Any, dict[str, Any]]]:
+        """The families and configs that are tried."""
+        generator = generators.find(operator, self.target)
+        some = [*generators.best_guesses(generator, operator, self.target)][: self.options.guesses]
+        return [generators.member_of(generator, config) for config in some]
+
+    def built(self, operator: Gemm) -> list[tuple[str, Any]]:
+        kernels = [(f"{f.name} {c}", f.emit(operator, self.target, c)) for f, c in self.configs(operator)]
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(lambda one: build_once(one[1], self.target), kernels))
+        return kernels
+
+    def calls(self, operator: Gemm) -> list[tuple[str, Any]]:
+        if not self.options.seconds:
+            return [(name, load(kernel, operator, self.target)) for name, kernel in self.built(operator)]
+        with tempfile.TemporaryDirectory() as folder:
+            budget = self.options.seconds
+            study = dg.tune(
+                operator, target=self.target, time_budget=budget, out=folder, baselines=False, progress=False
+            )
+            best = study.best()
+            return [(str(dict(best.trial.config)), best.load())]
+
+    def best(self, clock: Clock, operator: Gemm, arguments: list[Any], out: Any, want: Any) -> tuple[Any, str, float]:
+        """The fastest of the right ones, and the largest error."""
+        tried, worst = [], 0.0
+        for name, call in self.calls(operator):
+            out.fill_(float("nan"))
+            call(*arguments, out=out)
+            off = float((out.double() - want).norm() / want.norm())
+            worst = float("inf") if isnan(off) else max(worst, off)
+            bound = partial(call, *arguments, out=out)
+            tried.append((median(clock.seconds(bound) for _ in range(3)), name, bound))
+        _, name, bound = min(tried, key=lambda one: one[0])
+        return bound, name, worst
+
+    def measured(self, clock: Clock, kind: str, shape: tuple[int, int, int]) -> Result:
+        torch, (m, n, k) = clock.torch, shape
+        operator, bare = self.operators(kind, shape)
+        made = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
+        x, w = made(m, k), made(n, k) / k**0.5
+        more = [made(n) if one.kind == "n" else made(m, n) for one in operators_of(operator)]
+        wide = torch_of(torch, kind)(x.double(), w.double(), *(one.double() for one in more))
+        out = torch.empty(m, n, dtype=x.dtype, device="cuda")
+        ours, config, off = self.best(clock, operator, [x, w, *more], out, wide)
+        if not off <= MOST_OFF:
+            return Result(name_of(kind, shape), self.options.seconds, {}, None, None, config, f"off by {off:.2g}")
+        plain, _, _ = self.best(clock, bare, [x, w], torch.empty_like(out), x.double() @ w.double().T)
+        calls = {OURS: ours, BARE: plain, TORCH: partial(torch_of(torch, kind), x, w, *more)}
+        if kind == "tanh":
+            calls["addmm"] = partial(torch._addmm_activation, more[0], x, w.T, use_gelu=True)
+        for mode, wanted in (("default", "compile"), ("max-autotune-no-cudagraphs", "max_autotune")):
+            if getattr(self.options, wanted):
+                compiled = torch.compile(torch_of(torch, kind), mode=mode, dynamic=False)
+                compiled(x, w, *more)
+                calls[wanted] = partial(compiled, x, w, *more)
+        timed = alternate({name: partial(clock.seconds, call) for name, call in calls.items()}, self.options.rounds)
+        times = {name: timed.median(name) * 1e6 for name in calls}
+        theirs = min((name for name in calls if name not in (OURS, BARE)), key=timed.median)
+        extra = sum(one.numel() * one.element_size() for one in more) / COPIED * 1e6
+        cost = (times[OURS] - extra) / times[BARE]
+        return Result(
+            name_of(kind, shape), self.options.seconds, times, timed.ratio(theirs, OURS).estimate, cost, config
+        )
+
+    def operators(self, kind: str, shape: tuple[int, int, int]) -> tuple[Gemm, Gemm]:
+        return gemm(*shape, dtype="bf16", layout="nt", epilogue=TEXTS[kind]), gemm(*shape, dtype="bf16", layout="nt")
+
+
+def operators_of(operator: Gemm) -> tuple[Any, ...]:
+    """The operands after A and B, also of what words of GEMM say."""
+    from deepgen.kernels.shared.epilogue import as_text
+
+    return as_text(operator).operands
+
+
+def name_of(kind: str, shape: tuple[int, int, int]) -> str:
+    return f"{kind} {'x'.join(map(str, shape))}"
+
+
+def main() -> int:
+    words = parser(__doc__, seed=1)
+    words.add_argument("--target", default="cuda:native", help="an NVIDIA GPU [cuda:native]")
+    words.add_argument("--rounds", type=int, default=15, help="of all contenders [15]")
+    words.add_argument("--seconds", type=float, default=0.0, help="of a study for each case; 0: guesses [0]")
+    words.add_argument("--guesses", type=int, default=1, help="configs of the model that are tried; 1: the default [1]")
+    words.add_argument("--cases", type=int, default=4, help="drawn cases [4]")
+    words.add_argument("--jobs", type=int, default=4, help="compilers at a time [4]")
+    words.add_argument("--compile", action="store_true", help="beside torch.compile too")
+    words.add_argument("--max-autotune", action="store_true", help="beside its max-autotune too")
+    words.add_argument("--build", action="store_true", help="build what would be timed, and end")
+    options = words.options()
+    bench, every = Bench(options), options.chosen(cases(options), lambda one: name_of(*one))
+    if options.build:
+        for one in every:
+            print(name_of(*one), *(len(bench.built(operator)) for operator in bench.operators(*one)), flush=True)
+        return 0
+    done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
+    names, clock, deadline = {(r.name, r.seconds) for r in done if not r.error}, Clock(), options.deadline()
+    for kind, shape in every:
+        if deadline.over or (name_of(kind, shape), options.seconds) in names:
+            continue
+        try:
+            row = bench.measured(clock, kind, shape)
+        except (dg.DeepgenError, RuntimeError) as error:
+            why = f"{type(error).__name__}: {error}"[:300]
+            row = Result(name_of(kind, shape), options.seconds, {}, error=why)
+        done.append(row)
+        times = " ".join(f"{name} {time:.1f}" for name, time in row.times.items())
+        ratios = f"{row.ratio:.3f} cost {row.cost:.3f}" if row.ratio else ""
+        print(row.name, times, ratios, row.config, row.error, flush=True)
+        save(options.json, done)
+    rows = [(r.name, r.times.get(OURS), r.times.get(BARE), r.ratio, r.cost) for r in done if r.times]
+    print(table(("case", OURS, BARE, "over the best other", "over the bare product"), rows))
+    if every_ratio := [r.ratio for r in done if r.ratio]:
+        print(
+            f"geometric mean {geometric_mean(every_ratio):.3f}, least {min(every_ratio):.3f}, {len(every_ratio)} cases"
+        )
+    return int(any(r.error for r in done))
+
+
+if __name__ == "__main__":
+    run_main(main)
