@@ -182,13 +182,16 @@ def measured(options: Options, operator: AttentionBackward) -> Result:
     samples = alternate({name: partial(clock.seconds, call) for name, call in calls.items()}, options.rounds)
     best = min((config for config, _ in every), key=samples.median)
     theirs = {name: samples.median(name) * 1e6 for name in WAYS if name in calls}
-    ratios = []
-    for exact in (False, True):
+
+    def over(exact: bool) -> float | None:
         some = [name for name in theirs if name.endswith("deterministic") == exact]
-        ratios.append(samples.ratio(min(some, key=samples.median), best).estimate if some else None)
+        return samples.ratio(min(some, key=samples.median), best).estimate if some else None
+
     middle = samples.median(best)
     rate = operator.work().flops / middle * 1e-12
-    return Result(operator.describe(), middle * 1e6, theirs, *ratios, rate, worst, best, "; ".join(refused))
+    return Result(
+        operator.describe(), middle * 1e6, theirs, over(False), over(True), rate, worst, best, "; ".join(refused)
+    )
 
 
 def main() -> int:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import simt_emulation as emulation
 
 import deepgen as dg
+import needs
 from deepgen import operators
 from deepgen.operators import Array, AttentionBackward, TensorFacts, attention_backward
 from deepgen.operators.attention_backward import PROBES
 from deepgen.operators.compare import Comparison, compare
-from deepgen.vocabulary import BadInput
+from deepgen.targets import resolve
+from deepgen.vocabulary import BadInput, Kernel, Source
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 OPTIONS: list[dict[str, Any]] = [
@@ -157,3 +164,35 @@ def test_a_query_that_sees_no_key_has_no_part() -> None:
     assert np.isneginf(inputs["lse"][..., :5]).all()
     results = operator.reference(inputs)
     assert not results["dq"].values[:, :, :5].any() and all(np.isfinite(one.values).all() for one in results.values())
+
+
+def built(kernel: Kernel, folder: Path) -> ctypes.CDLL:
+    simt = resources.files("deepgen.kernels.shared.dialect")
+    headers = (Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
+    harness = '#include "dialect.h"\n' + emulation.harness(kernel)
+    return emulation.compiled(replace(kernel, sources=(*kernel.sources, *headers)), folder, harness, "-std=c++17")
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("operator", [OPERATORS[i] for i in (3, 5, 6, 10)], ids=named)
+def test_the_device_computes_what_the_host_does(operator: AttentionBackward, tmp_path: Path) -> None:
+    kernel = operator.reference_kernel("cuda")
+    assert kernel is not None
+    library = built(kernel, tmp_path)
+    shapes = {t.name: t.shape for t in operator.tensors() if t.role == "output"}
+    for probe in ("normal", "large"):
+        inputs = operator.inputs(3, probe)
+        tensors: dict[str, Array] = {**inputs}
+        for name, shape in shapes.items():
+            tensors |= {f"want_{name}": np.zeros(shape), f"scale_{name}": np.ones(shape, np.float32)}
+        written = [name for name in tensors if "_" in name]
+        assert emulation.steps(kernel, library, operator, tensors, {}, written) == ""
+        for name, want in operator.reference(inputs).items():
+            np.testing.assert_allclose(tensors[f"want_{name}"], want.values, rtol=1e-11, atol=1e-12)
+            np.testing.assert_allclose(tensors[f"scale_{name}"], want.scale, rtol=1e-5)
+
+
+def test_the_devices_reference_builds() -> None:
+    kernel = OPERATORS[6].reference_kernel("cuda")
+    assert kernel is not None and OPERATORS[6].reference_kernel("hip") is None
+    assert needs.built_here(kernel, resolve("cuda:sm_80")).facts["spill_bytes"] == 0

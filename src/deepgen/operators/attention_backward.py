@@ -125,7 +125,9 @@ class AttentionBackward(Operator):
         return reference_at(self, inputs, output, places)
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        return None
+        from deepgen.operators.attention_backward_reference import reference_kernel
+
+        return reference_kernel(self, language)
 
     def shares(self) -> tuple[float, float, float, float]:
         """The shares of errors: of the root of the sum of squared terms, of the sum of the terms' magnitudes, of that

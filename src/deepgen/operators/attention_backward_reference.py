@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from math import log2, sqrt
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from deepgen.operators.attention_backward import PROBES
 from deepgen.operators.base import Answer, Array
 from deepgen.vocabulary.dtypes import narrow, widen
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 if TYPE_CHECKING:
     from deepgen.operators.attention_backward import AttentionBackward
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _LARGE = (1.0, 8.0, 64.0)  # factors of successive queries
 _PEAK = 40.0  # approximate difference between one key's score and all others
 _FEW = 8  # columns of dout that are not zero in `exact`: products with v stay small integers
+_WIDEST = 256  # width of the reference on a device
 _CHUNK = 1 << 22  # pairs of a query and a key that are in memory at once
 _SINGLE = 2.0**-23
 _TINY = 2.0**-24  # of f16: the step between its smallest numbers
@@ -250,3 +253,42 @@ def _rows_of(
         first, squares, magnitudes = _gathered(weights.T, errors.T, other, tiny)
         sums = (sums[0] + first, sums[1] + squares, sums[2] + magnitudes)
     return _answer(operator, sums, operator.forward.factor if output == "dk" else 1.0)
+
+
+def reference_kernel(operator: AttentionBackward, language: str) -> Kernel | None:
+    """None if the exponential in f64 needs a vendor's library, or if heads are too wide."""
+    if language != "cuda" or max(operator.width, operator.v_width) > _WIDEST:
+        return None
+    row, head = (2, 1) if operator.layout == "bhsd" else (1, 2)
+
+    def strides(name: str) -> tuple[Arg, ...]:
+        return tuple(ScalarArg("i64", f"stride_{name}_{place}") for place in (row, head, 0))
+
+    inputs = (arg for name in ("q", "k", "v", "o", "dout") for arg in (TensorArg(name), *strides(name)))
+    shared = (
+        *inputs,
+        TensorArg("lse"),
+        *(ScalarArg("i32", size) for size in ("H", "H // HK", "SQ", "SK", int(operator.causal), "window")),
+        *(ScalarArg("f64", number) for number in ("scale", "softcap", *operator.shares(), _tiny(operator))),
+    )
+    steps = []
+    for entry, results, size, heads in (("keys", ("dk", "dv"), "SK", "HK"), ("queries", ("dq",), "SQ", "H")):
+        written = ((TensorArg(f"want_{name}"), TensorArg(f"scale_{name}"), *strides(name)) for name in results)
+        steps.append(
+            Step(
+                f"reference_{entry}",
+                (*shared, *(arg for one in written for arg in one)),
+                grid=(f"ceil_div({size}, 16) * B * {heads}", 1, 1),
+                block=(256, 1, 1),
+                shared_bytes=16 * 8 * (2 * operator.width + 3 * operator.v_width + 4 * 16),
+            )
+        )
+    room = resources.files("deepgen.operators")
+    names = ("attention_backward_reference.cu", "attention_reference.h", "reference_device.h")
+    sources = tuple(Source(n, (room / n).read_text()) for n in names)
+    flags = {
+        "FORMAT": {"f32": 0, "f16": 1, "bf16": 2}[operator.dtype], "D": operator.width, "DV": operator.v_width,
+        "SOFTCAP": int(operator.softcap > 0),
+    }  # fmt: skip
+    name = "_".join(["attention_backward_reference", *map(str, flags.values())])
+    return Kernel(name, language, sources, tuple(f"-D{n}={x}" for n, x in flags.items()), LaunchPlan(tuple(steps)))

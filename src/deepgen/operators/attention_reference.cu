@@ -4,40 +4,9 @@
 // largest score, and for weights and sums. What the flags say: FORMAT (0: f32, 1: f16, 2: bf16), D, DV, SOFTCAP, LENGTHS,
 // PAGE (keys of a page, a multiple of 16, so that keys that are fetched together lie in one; 0: K and V have no pages).
 
-#include "reference_device.h"
+#include "attention_reference.h"
 
-enum { ROWS = 16, COLUMNS = (DV + 15) / 16 };
-
-DG_DEVICE f64 number(const void* from, i64 i) {
-#if FORMAT == 0
-    return load_global<f32>((const f32*)from + i);
-#else
-    const int fraction_bits = FORMAT == 1 ? 10 : 7, top = FORMAT == 1 ? 31 : 255;
-    u32 bits = load_global<u16>((const u16*)from + i);
-    u32 fraction = bits & ((1u << fraction_bits) - 1);
-    int exponent = bits >> fraction_bits & top;
-    union { u64 bits; f64 value; } power = {(u64)((exponent ? exponent : 1) - top / 2 - fraction_bits + 1023) << 52};
-    f64 size = (fraction | (exponent ? 1u << fraction_bits : 0)) * power.value;
-    if (exponent == top) {  // not a number, or infinite
-        power.bits = (u64)2047 << 52 | fraction;
-        size = power.value;
-    }
-    return bits >> 15 ? -size : size;
-#endif
-}
-
-struct Place {  // of a head in a tensor
-    const void* at;
-    i64 row, offset;
-};
-
-// Rows of a tensor in shared memory, zeros beyond the last.
-DG_DEVICE void fetch(u32 to, const Place& from, i64 first, i64 rows, int width) {
-    for (int i = thread_id(); i < ROWS * width; i += ROWS * ROWS)
-        store_shared<f64>(
-            to + i * 8,
-            first + i / width < rows ? number(from.at, from.offset + (first + i / width) * from.row + i % width) : 0.0);
-}
+enum { COLUMNS = (DV + 15) / 16 };
 
 DG_KERNEL attention_reference(
     const void* q, const void* k, const void* v, f64* want, f32* size, i64 q_row, i64 q_head, i64 q_batch, i64 k_row,

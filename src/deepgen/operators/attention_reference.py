@@ -257,7 +257,8 @@ def reference_kernel(operator: Attention, language: str) -> Kernel | None:
         shared_bytes=16 * 8 * (2 * operator.width + operator.v_width + 16),
     )
     room = resources.files("deepgen.operators")
-    sources = tuple(Source(n, (room / n).read_text()) for n in ("attention_reference.cu", "reference_device.h"))
+    names = ("attention_reference.cu", "attention_reference.h", "reference_device.h")
+    sources = tuple(Source(n, (room / n).read_text()) for n in names)
     flags = {
         "FORMAT": _FORMATS[operator.dtype], "D": operator.width, "DV": operator.v_width,
         "SOFTCAP": int(operator.softcap > 0), "LENGTHS": int(operator.lengths), "PAGE": operator.page,

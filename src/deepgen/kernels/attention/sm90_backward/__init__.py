@@ -114,8 +114,9 @@ class Sm90Backward:
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """Wide tiles first, of two warpgroups, or of one where rows are few; as much beside exponentials as fits."""
         space = self.space(operator, target)
-        for choice in product(*(_choices(side) for side in _SIDES)):
-            config = {name: value for one in choice for name, value in one.items()}
+        keys, queries = (list(enumerate(_choices(side))) for side in _SIDES)
+        for (_, own), (_, other) in sorted(product(keys, queries), key=lambda pair: pair[0][0] + pair[1][0]):
+            config = {**own, **other}
             if not space.explain(config):
                 yield config
 
