@@ -3,7 +3,7 @@
 #include "dialect_mma.h"
 
 #if CLUSTER > 1
-DG_DEVICE int cluster_rank() { return block_id() % CLUSTER; }
+DG_DEVICE int cluster_rank() { return (int)((u32)block_id() % CLUSTER); }
 
 #if defined(DG_EMULATE)
 // Blocks run one after another: each leaves a copy of its shared memory, and the last one does all blocks' work.
@@ -27,11 +27,11 @@ DG_DEVICE int end_of_shares() { return CLUSTER; }
 #else
 // What blocks wrote to their shared memory before is seen by the others after it.
 DG_DEVICE void cluster_meet() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 // No block may end while others read from it.
 DG_DEVICE void cluster_ends() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 template <typename V>
 DG_DEVICE V load_from_block(u32 at, int rank) {

@@ -28,6 +28,14 @@ constexpr int CHUNKS = LINE / 16, LINES = THREADS / CHUNKS;  // 16 bytes of x; l
 constexpr i64 SLOT = TOKENS * ROWS;  // numbers that a block leaves of a tile
 constexpr int AHEAD = 4;             // parts that are on their way while others are added up
 
+// Unsigned, for divisions to be shifts.
+DG_DEVICE int warp_id() { return (int)((u32)thread_id() / 32); }
+DG_DEVICE int lane_id() { return (int)((u32)thread_id() % 32); }
+DG_DEVICE int line_id() { return (int)((u32)thread_id() / CHUNKS); }  // of x, and which of its chunks
+DG_DEVICE int chunk_id() { return (int)((u32)thread_id() % CHUNKS); }
+DG_DEVICE int warp_row() { return (int)((u32)warp_id() % WARPS_R); }
+DG_DEVICE int warp_step() { return (int)((u32)warp_id() / WARPS_R); }
+
 // The run-time arguments, and what follows from them.
 struct Problem {
     const Number* x;
@@ -70,12 +78,11 @@ struct Copies {
         settle();
     }
     DG_DEVICE void settle() {
-        int warp = thread_id() / 32, first = p.row(tile) / 16 + warp % WARPS_R * TILES;
-        int block = (round * WARPS_K + warp / WARPS_R) * UNROLL, token = p.token(tile) + thread_id() / CHUNKS;
-        w = p.w + ((i64)first * wide() + block) * BLOCK + thread_id() % 32 * 16;
-        x = p.x + token * p.ldx + round * STEP + thread_id() % CHUNKS * 8;
+        int first = p.row(tile) / 16 + warp_row() * TILES, block = (round * WARPS_K + warp_step()) * UNROLL;
+        w = p.w + ((i64)first * wide() + block) * BLOCK + lane_id() * 16;
+        x = p.x + (p.token(tile) + line_id()) * p.ldx + round * STEP + chunk_id() * 8;
     }
-    DG_DEVICE int wide() const { return (p.k + 63) / 64; }
+    DG_DEVICE int wide() const { return (int)((u32)(p.k + 63) / 64); }
 
     DG_DEVICE void next() {
         if (left > 0) {
@@ -99,9 +106,8 @@ struct Copies {
 
     // A lane copies what it will read itself.
     DG_DEVICE void weights(u32 to) const {
-        int warp = thread_id() / 32;
-        int first = p.row(tile) / 16 + warp % WARPS_R * TILES, block = (round * WARPS_K + warp / WARPS_R) * UNROLL;
-        to += warp * (TILES * UNROLL * BLOCK) + thread_id() % 32 * 16;
+        int first = p.row(tile) / 16 + warp_row() * TILES, block = (round * WARPS_K + warp_step()) * UNROLL;
+        to += warp_id() * (TILES * UNROLL * BLOCK) + lane_id() * 16;
         DG_UNROLL for (int i = 0; i < TILES; ++i)
             DG_UNROLL for (int u = 0; u < UNROLL; ++u) {
                 const u8* own = w + (i64)i * wide() * BLOCK + u * BLOCK;
@@ -113,8 +119,8 @@ struct Copies {
             }
     }
     DG_DEVICE void tokens(u32 to) const {
-        int line = thread_id() / CHUNKS, at = round * STEP + thread_id() % CHUNKS * 8, token = p.token(tile) + line;
-        to += line * PITCH + thread_id() % CHUNKS * 16;
+        int line = line_id(), at = round * STEP + chunk_id() * 8, token = p.token(tile) + line;
+        to += line * PITCH + chunk_id() * 16;
         DG_UNROLL for (int i = 0; i < TOKENS; i += LINES) {
             if (TOKENS % LINES != 0 && i + line >= TOKENS) break;
             const Number* from = x + i * p.ldx;
@@ -127,9 +133,12 @@ struct Copies {
     template <int WIDTH, typename T>
     DG_DEVICE void of_groups(const T* all, u32 to) const {
         constexpr int EACH = 16 / sizeof(T), PER = ROWS / EACH;
-        int first = GROUP ? round * STEP / (GROUP ? GROUP : 1) : 0, groups = GROUP ? (p.k - 1) / (GROUP ? GROUP : 1) + 1 : 1;
+        constexpr u32 SIZE = GROUP ? GROUP : 1;
+        int first = GROUP ? (int)((u32)(round * STEP) / SIZE) : 0;
+        int groups = GROUP ? (int)((u32)(p.k - 1) / SIZE + 1) : 1;
         DG_UNROLL for (int i = 0; i < GROUPS * PER; i += THREADS) {
-            int chunk = i + thread_id(), group = first + chunk / PER, row = p.row(tile) + chunk % PER * EACH;
+            int chunk = i + thread_id(), group = first + (int)((u32)chunk / PER);
+            int row = p.row(tile) + (int)((u32)chunk % PER) * EACH;
             if (chunk >= GROUPS * PER) break;
             const T* from = all + (i64)group * p.n + row;
             if (!EDGE_N && !EDGE_K && WIDTH == 16) copy_async<16>(to + chunk * 16, from);
@@ -158,10 +167,10 @@ DG_DEVICE void clear(Sums& sums) {
 // A warp's part of a stage. `stage`: where it begins.
 DG_DEVICE void multiply(Sums& total, u32 stage) {
     constexpr int PER = GROUP && GROUP < OWN ? GROUP : OWN;  // steps of K with one scale
-    int warp = thread_id() / 32, warp_k = warp / WARPS_R, lane = thread_id() % 32, g = lane / 4;
-    u32 w = stage + warp * (TILES * UNROLL * BLOCK) + lane * 16;
-    u32 x = stage + W_BYTES + g * PITCH + lane % 4 * 16 + warp_k * OWN * 2;
-    u32 own = warp % WARPS_R * TILES * 16 + g + (GROUP && GROUP < STEP ? warp_k * OWN / (GROUP ? GROUP : 1) * ROWS : 0);
+    const u32 lane = lane_id(), g = lane / 4, k_warp = warp_step() * OWN;
+    u32 w = stage + warp_id() * (TILES * UNROLL * BLOCK) + lane * 16;
+    u32 x = stage + W_BYTES + g * PITCH + lane % 4 * 16 + k_warp * 2;
+    u32 own = warp_row() * TILES * 16 + g + (GROUP && GROUP < STEP ? k_warp / (GROUP ? GROUP : 1) * ROWS : 0);
     u32 scales = stage + W_BYTES + X_BYTES + own * 2, zeros = stage + W_BYTES + X_BYTES + S_BYTES + own;
     Sums part;
     u32 minus[TILES][2];
@@ -174,8 +183,10 @@ DG_DEVICE void multiply(Sums& total, u32 stage) {
         if (k % PER == 0) {
             clear(part);
             DG_UNROLL for (int i = 0; i < TILES; ++i)
-                DG_UNROLL for (int r = 0; r < 2; ++r)
-                    minus[i][r] = minus_zero<Number>(ZEROS ? load_shared<u8>(zeros + group * ROWS + i * 16 + r * 8) : 8u);
+                DG_UNROLL for (int r = 0; r < 2; ++r) {
+                    u32 zero = ZEROS ? load_shared<u8>(zeros + group * ROWS + i * 16 + r * 8) : 8u;
+                    minus[i][r] = minus_zero<Number>(zero);
+                }
         }
         Vec<u32, 4> tokens[BLOCKS_M];
         DG_UNROLL for (int n = 0; n < BLOCKS_M; ++n)
@@ -203,19 +214,20 @@ DG_DEVICE void multiply(Sums& total, u32 stage) {
 
 // A warp's sums to its place in shared memory, laid out like y.
 DG_DEVICE void put(const Sums& sums) {
-    int warp = thread_id() / 32, lane = thread_id() % 32, g = lane / 4, t = lane % 4;
-    u32 first = shared_begin() + AT_SUMS + warp / WARPS_R * (TOKENS * SUM_PITCH * 4);
+    const u32 lane = lane_id(), g = lane / 4, t = lane % 4;
+    u32 first = shared_begin() + AT_SUMS + warp_step() * (TOKENS * SUM_PITCH * 4);
     DG_UNROLL for (int i = 0; i < TILES; ++i)
         DG_UNROLL for (int n = 0; n < BLOCKS_M; ++n)
             DG_UNROLL for (int e = 0; e < 4; ++e) {
-                int row = (warp % WARPS_R * TILES + i) * 16 + g + e / 2 * 8, token = n * 8 + 2 * t + e % 2;
+                u32 row = (warp_row() * TILES + i) * 16 + g + e / 2 * 8, token = n * 8 + 2 * t + e % 2;
                 store_shared(first + (token * SUM_PITCH + row) * 4, sums[i][n][e]);
             }
 }
 
 // RUN neighbours of a line of y.
 DG_DEVICE void finish(const Problem& p, u32 tile, int run, const Vec<f32, RUN>& sums) {
-    int line = p.token(tile) + run / (ROWS / RUN), column = p.row(tile) + run % (ROWS / RUN) * RUN;
+    int line = p.token(tile) + (int)((u32)run / (ROWS / RUN));
+    int column = p.row(tile) + (int)((u32)run % (ROWS / RUN)) * RUN;
     if (EDGE_M && line >= p.m) return;
     DG_UNROLL for (int e = 0; e < RUN; e += STORE) {
         if (EDGE_N && column + e >= p.n) return;
@@ -234,7 +246,7 @@ DG_DEVICE void finish(const Problem& p, u32 tile, int run, const Vec<f32, RUN>& 
 
 // Where RUN neighbours of a block's sums lie, and what its warps have of them together.
 DG_DEVICE u32 place(int run) {
-    return shared_begin() + AT_SUMS + (run / (ROWS / RUN) * SUM_PITCH + run % (ROWS / RUN) * RUN) * 4;
+    return shared_begin() + AT_SUMS + ((u32)run / (ROWS / RUN) * SUM_PITCH + (u32)run % (ROWS / RUN) * RUN) * 4;
 }
 DG_DEVICE void add(Vec<f32, RUN>& total, const Vec<f32, RUN>& more) {
     DG_UNROLL for (int e = 0; e < RUN; ++e) total.v[e] += more.v[e];
@@ -321,8 +333,9 @@ gemm_w4(const Number* x, const u8* w, const Number* scales, const u8* zeros, Num
     auto ahead = [&](Copies& copies) { DG_NO_UNROLL for (int s = 0; s < STAGES - 1; ++s) copies.next(); };
     Sums total;
 #if CLUSTER > 1
-    u32 tile = block_id() / CLUSTER;
-    int round = rounds * cluster_rank() / CLUSTER, end = rounds * (cluster_rank() + 1) / CLUSTER;
+    u32 tile = (u32)block_id() / CLUSTER;
+    int round = (int)((u32)(rounds * cluster_rank()) / CLUSTER);
+    int end = (int)((u32)(rounds * (cluster_rank() + 1)) / CLUSTER);
     Copies copies(p, tile, round, end - round, begin);
     ahead(copies);
     accumulate(copies, round, end, total);
