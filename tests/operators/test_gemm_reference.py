@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import simt_emulation as emulation
 
-from deepgen.operators import Answer, Gemm, Tolerance, gemm
+from deepgen.operators import Answer, Gemm, GroupedGemm, Tolerance, gemm, grouped_gemm
 from deepgen.operators.compare import compare, scale_format
 from deepgen.targets import resolve
 from deepgen.toolchains import build_once
@@ -35,6 +35,10 @@ OPERATORS = [
     gemm(9, 70, 33, dtype="f8e4m3", c="f8e4m3", layout="nt", epilogue="clamp(silu(x), -2, 2) * s[0] + f32(r[m, n])"),
     gemm(9, 70, 33, dtype="i8", c="f16", epilogue="tanh(x * scale[n]) + max(exp(-abs(x)), min(sigmoid(x), 0.5))"),
 ]
+GROUPED = [
+    grouped_gemm(5, 90, 20, 33, layout="nn", dtype="f16", scales="column"), grouped_gemm(4, 90, 20, 16, scales="row"),
+    grouped_gemm(3, 70, 20, 50, layout="tn", scales="expert", dtype="f32"),
+]  # fmt: skip
 
 
 def built(kernel: Kernel, folder: Path) -> ctypes.CDLL:
@@ -53,14 +57,15 @@ def built(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     return emulation.compiled(replace(kernel, sources=(*kernel.sources, *headers)), folder, harness, "-std=c++17")
 
 
-def emulated(operator: Gemm, probe: str, kernel: Kernel, library: ctypes.CDLL) -> Answer:
+def emulated(operator: Gemm | GroupedGemm, probe: str, kernel: Kernel, library: ctypes.CDLL) -> Answer:
     [shape] = [t.shape for t in operator.tensors() if t.name == "C"]
-    whole = operator.dtypes[2].integer
+    of = dtype(operator.c)
+    whole = of.integer
     tensors = {
         "C": np.zeros(shape),
         **operator.inputs(3, probe),
         "want_C": np.zeros(shape, np.int64 if whole else np.float64),
-        "scale_C": np.ones(shape, scale_format(operator.dtypes[2]).numpy()),
+        "scale_C": np.ones(shape, scale_format(of).numpy()),
     }
     error = emulation.steps(kernel, library, operator, tensors, {}, ("want_C", "scale_C"))
     assert error == ""
@@ -78,6 +83,17 @@ def alike(got: Answer, want: Answer) -> bool:
             got.scale, Answer(sizes), dtype("f64" if got.scale.dtype == np.float64 else "f32"), Tolerance(0.0, 1e-5)
         ).ok
     )
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("operator", GROUPED, ids=lambda o: o.slug())
+def test_so_it_does_for_experts(operator: GroupedGemm, tmp_path: Path) -> None:
+    kernel = operator.reference_kernel("cuda")
+    assert kernel is not None
+    library = built(kernel, tmp_path)
+    for probe in ("normal", "large", "exact"):
+        want = operator.reference(operator.inputs(3, probe))["C"]
+        assert alike(emulated(operator, probe, kernel, library), want), probe
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)

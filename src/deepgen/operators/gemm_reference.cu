@@ -105,18 +105,52 @@ DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, 
 #define MORE
 #endif
 
+// A block's tile: which matrices it reads and writes, and where its rows and its sums end.
+struct Part {
+    int row, column, row_end, k_first, k_end;
+    i64 a, b, c;  // matrices
+    int factors;  // those that come before this matrix's
+};
+
+#ifndef GROUPED  // 1: rows belong to experts, 2: so do the rows that are summed up
+#define GROUPED 0
+#endif
+
+// Tiles of each expert's rows in turn; none are left for blocks beyond. Offsets are where the rows of experts end.
+DG_DEVICE bool find(Part& own, const i32* offsets, int experts, int m, int n, int k) {
+    const int tiles_n = (n + TILE - 1) / TILE;
+    int at = block_id(), first = 0;
+    for (int e = 0; e < experts; ++e) {
+        const int end = load_global<i32>(offsets + e);
+        const int tiles = ((GROUPED == 2 ? m : end - first) + TILE - 1) / TILE * tiles_n;
+        if (at < tiles) {
+            const int row = at / tiles_n * TILE, column = at % tiles_n * TILE;
+            if (GROUPED == 2) own = {row, column, m, first, end, 0, 0, e, e};
+            else own = {first + row, column, end, 0, k, 0, e, 0, e};
+            return true;
+        }
+        at -= tiles;
+        first = end;
+    }
+    return false;
+}
+
 DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, const f32* factor_a,
-                         const f32* factor_b, Want* want, Size* size, int m, int n, int k, f64 alpha, f64 beta MORE) {
+                         const f32* factor_b, Want* want, Size* size, int m, int n, int k, f64 alpha, f64 beta,
+                         const i32* offsets, int experts MORE) {
     const int tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
     const int batch = block_id() / (tiles_m * tiles_n), tile = block_id() % (tiles_m * tiles_n);
-    const int row = tile / tiles_n * TILE, column = tile % tiles_n * TILE;
+    Part own = {tile / tiles_n * TILE, tile % tiles_n * TILE, m, 0, k, batch, batch, batch, 0};
+    if (GROUPED && !find(own, offsets, experts, m, n, k)) return;
+    const int row = own.row, column = own.column;
     const int down = thread_id() / SIDE, along = thread_id() % SIDE;
     const u32 tile_a = 0, tile_b = DEPTH * LINE * sizeof(Term);
     Sum sum[EACH][EACH] = {};
     f64 rows[EACH] = {}, columns[EACH] = {};  // sums of squares
-    for (int first = 0; first < k; first += DEPTH) {
-        fetch<FORMAT_A, !TRANSPOSED_A, BLOCK_A>(tile_a, a, (i64)batch * m * k, row, m, first, k, factor_a, batch);
-        fetch<FORMAT_B, TRANSPOSED_B, BLOCK_B>(tile_b, b, (i64)batch * k * n, column, n, first, k, factor_b, batch);
+    for (int first = own.k_first; first < own.k_end; first += DEPTH) {
+        const int end = own.k_end;
+        fetch<FORMAT_A, !TRANSPOSED_A, BLOCK_A>(tile_a, a, own.a * m * k, row, own.row_end, first, end, factor_a, batch);
+        fetch<FORMAT_B, TRANSPOSED_B, BLOCK_B>(tile_b, b, own.b * k * n, column, n, first, end, factor_b, batch);
         barrier();
         for (int deep = 0; deep < DEPTH; ++deep) {
             Term x[EACH], y[EACH];
@@ -137,14 +171,15 @@ DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void
     for (int i = 0; i < EACH; ++i)
         for (int j = 0; j < EACH; ++j) {
             const int r = row + down + i * SIDE, s = column + along + j * SIDE;
-            if (r >= m || s >= n) continue;
-            const i64 at = ((i64)batch * m + r) * n + s;
+            if (r >= own.row_end || s >= n) continue;
+            const i64 at = (own.c * m + r) * n + s;
 #if WHOLE == 2
             store_global<Want>(want + at, sum[i][j]);
 #else
             f64 x = alpha * (f64)sum[i][j], scale = (alpha < 0 ? -alpha : alpha) * root(rows[i]) * root(columns[j]) / k;
 #if SCALES
-            const f64 by = load_global<f32>(factor + (SCALES == BY_ROW ? r : SCALES == BY_COLUMN ? s : 0));
+            const f64 by =
+                load_global<f32>(factor + (SCALES == BY_ROW ? r : SCALES == BY_COLUMN ? own.factors * (i64)n + s : own.factors));
             x *= by;
             scale *= by < 0 ? -by : by;
 #endif

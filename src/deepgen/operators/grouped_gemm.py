@@ -18,6 +18,7 @@ from deepgen.operators.signature import ROWS, Param, Signature, Size, TensorFact
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import Kernel
 
 LAYOUTS = ("nt", "nn", "tn")
 DTYPES = ("bf16", "f16", "tf32", "f8e4m3", "f8e5m2", "f32", "f64")
@@ -163,6 +164,11 @@ class GroupedGemm(Operator):
         from deepgen.operators.grouped_reference import reference_at
 
         return reference_at(self, inputs, places)
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        from deepgen.operators.grouped_reference import reference_kernel
+
+        return reference_kernel(self, language)
 
     def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """That of one product over all of K: scales of shorter sums are smaller by as much."""

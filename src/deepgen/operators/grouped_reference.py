@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from deepgen.operators.compare import scale_format
 from deepgen.operators.grouped_gemm import PROBES
 from deepgen.operators.products import cancelling, signs
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, TensorArg
 
 if TYPE_CHECKING:
     from deepgen.operators.gemm import Gemm
@@ -62,11 +64,12 @@ def inputs(operator: GroupedGemm, seed: int, probe: str) -> dict[str, Array]:
         drawn = _drawn(operator, operator.experts, seed, probe)
         drawn["B"] = drawn["B"].reshape(operator.experts, operator.n, operator.k)
         if operator.layout == "nn":
-            drawn["B"] = np.ascontiguousarray(np.swapaxes(drawn["B"], 1, 2))
+            drawn["B"] = np.swapaxes(drawn["B"], 1, 2)
     shapes = {tensor.name: tensor.shape for tensor in operator.tensors()}
     if operator.scales != "none":
         drawn["scale"] = np.resize(drawn["scale"], shapes["scale"]).astype(np.float32)
-    return {name: drawn[name] if name != "offsets" else offsets for name in shapes if name != "C"}
+    drawn["offsets"] = offsets
+    return {name: np.ascontiguousarray(drawn[name]) for name in shapes if name != "C"}
 
 
 def _drawn(operator: GroupedGemm, experts: int, seed: int, probe: str) -> dict[str, Array]:
@@ -129,6 +132,19 @@ def reference_at(operator: GroupedGemm, tensors: Mapping[str, Array], places: Ar
             answer = references.reference_at(product, own, inside * operator.n + column[at])
             values[at], scale[at] = answer.values, answer.scale * (product.k / operator.k)
     return Answer(values, scale)
+
+
+def reference_kernel(operator: GroupedGemm, language: str) -> Kernel | None:
+    """That of one product, whose blocks find their experts."""
+    whole = references.reference_kernel(operator.product(operator.m, operator.k), language)
+    if whole is None:
+        return None
+    (step,) = whole.plan.steps
+    args = (*step.args[:-2], TensorArg("offsets"), ScalarArg("i32", "E"))
+    rows = "ceil_div(M, 64) * E" if operator.gradient else "(M + 63 * E) // 64"
+    step = replace(step, args=args, grid=(f"{rows} * ceil_div(N, 64)", 1, 1))
+    flags = (*whole.flags, f"-DGROUPED={1 + operator.gradient}")
+    return replace(whole, name="grouped_reference", flags=flags, plan=LaunchPlan((step,)))
 
 
 def _of_expert(

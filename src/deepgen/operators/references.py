@@ -233,6 +233,8 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
             absent if whole == 2 else TensorArg("scale_C"),
             *(ScalarArg("i32", size) for size in ("M", "N", "K")),
             *(ScalarArg("f64", factor) for factor in ("alpha", "beta")),
+            absent,  # offsets of experts, and how many there are
+            ScalarArg("i32", 0),
             *more,
         ),
         grid=(f"ceil_div(M, {_TILE}) * ceil_div(N, {_TILE}) * batch", 1, 1),
