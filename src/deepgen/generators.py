@@ -34,6 +34,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "x86_amx_gemm_constant_b": f"{_KERNELS}.gemm.x86_amx_gemm:AmxGemmConstant",
         "rvv_gemm": f"{_KERNELS}.gemm.rvv_gemm:RvvGemm",
         "c_gemm": f"{_KERNELS}.gemm.c_gemm:CGemm",
+        "c_scaled_gemm": f"{_KERNELS}.gemm.c_scaled_gemm:CScaledGemm",
         "sm90_gemm": f"{_KERNELS}.gemm.sm90_gemm:Sm90Gemm",
         "skinny_gemm": f"{_KERNELS}.gemm.skinny_gemm:SkinnyGemm",
         "mma_gemm": f"{_KERNELS}.gemm.mma_gemm:MmaGemm",

@@ -236,6 +236,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("x86_amx_gemm_constant_b", GEMMS, X86, 8),
         *_crossed("rvv_gemm", GEMMS, RISCV, 5),
         *_crossed("c_gemm", (*GEMMS, *WITH_TEXTS), (X86[0], *ARM, RISCV[1]), 5),
+        *_crossed("c_scaled_gemm", GEMMS, (X86[0], X86[2], ARM[0], RISCV[1]), 5),
         *_crossed("sm90_gemm", (*GEMMS, *WITH_TEXTS), CUDA, 15),
         *_crossed("mma_gemm_w4", FOUR_BITS, CUDA[1:3], 6),
         *_crossed("skinny_gemm", (*GEMMS, *WITH_TEXTS), (*CUDA, *HIP), 6),

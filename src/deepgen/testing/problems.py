@@ -36,6 +36,7 @@ OWN: list[Operator] = [
     gemm(48, 80, 100, dtype="i8"),
     gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
     gemm(1024, 3, 512, dtype="bf16", layout="nt"),
+    gemm(70, 150, 272, dtype="f8e4m3", layout="nt", scales="1x128,128x128"),
     gemm_w4(9, 37, 130, group=32, zeros=True),
     gemm_w4(17, 52, 200, group=64, dtype="f16", zeros=True, weight_layout="packed"),
     softmax(9, 37),
