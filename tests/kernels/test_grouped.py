@@ -101,6 +101,8 @@ def test_families_come_in_the_order_of_their_speed() -> None:
     operator = grouped_gemm(8, 4096, 4096, 2048)
     assert [family.name for family in generators.serving(operator, targets.resolve("cuda:sm_80"))] == ["mma_grouped"]
     assert [family.name for family in generators.serving(operator, CHIP)] == ["sm90_grouped", "mma_grouped"]
+    for tiny in (grouped_gemm(1, 16, 8, 265, layout="tn"), grouped_gemm(3, 1, 8, 8), grouped_gemm(64, 5, 3, 16)):
+        assert not Sm90Grouped().space(tiny, CHIP).explain(Sm90Grouped().default(tiny, CHIP))
     odd = replace(operator, k=2044)
     assert Sm90Grouped().refuses(odd, CHIP) == "it supports rows of A and B of whole 16 bytes"
     assert generators.find(replace(operator, a="f32", c="f32"), HERE).name == "c_grouped"

@@ -102,7 +102,7 @@ class Sm90Grouped:
 def _timed(grouped: GroupedGemm, gpu: Cuda) -> list[tuple[float, dict[str, Any]]]:
     """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
     product = as_batch(grouped)
-    many = replace(product, batch=product.batch * gpu.multiprocessors)  # for which blocks stay
+    many = replace(product, batch=product.batch + gpu.multiprocessors)  # tiles for which blocks stay
     configs = (config(many, gpu, way) for way in ways(product, gpu) if way.blocks == 1)
     kept = [{**one, **_FIXED} for one in configs if one is not None and one["FIXUP"] == "none"]
     return sorted(((_seconds(grouped, gpu, one), one) for one in kept), key=lambda row: row[0])
