@@ -24,6 +24,7 @@ SHAPES = [
     attention_backward(16, 16, 1024, 1024, 64, causal=True, dtype="f16"),
     attention_backward(2, 12, 300, 500, 96, kv_heads=4, layout="bshd", window=100, softcap=30.0),
     attention_backward(1, 1, 1, 1, 16),
+    attention_backward(1, 2, 200, 40, 128, window=50, softcap=5.0),
 ]
 
 

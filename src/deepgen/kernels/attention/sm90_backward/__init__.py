@@ -44,6 +44,7 @@ _SIDES = ("KEYS", "QUERIES")
 _BLOCKS = {1: 2, 2: 1, 3: 1}  # on a multiprocessor, by warpgroups that consume
 _RESERVED, _ODD = 32, 16  # registers for addresses and counters; and for windows and caps
 _OPERANDS = 26  # registers beside the sums of an instruction
+_TILES = (32, 48, 64, 80, 96, 112, 128)  # rows
 _ALIGN = 1024
 _OVERLAPS = {"none": 0, "scores": 1, "all": 2}
 
@@ -62,17 +63,14 @@ class Sm90Backward:
         backward, gpu = served(operator, target, AttentionBackward, Cuda)
         s, d = Space(self.name), backward.width
         for side in _SIDES:
-            consumers, wide = (
-                s.knob(f"{side}_CONSUMERS", [1, 2, 3]),
-                s.knob(f"{side}_WIDE", [32, 48, 64, 80, 96, 112, 128]),
-            )
+            consumers, wide = s.knob(f"{side}_CONSUMERS", [1, 2, 3]), s.knob(f"{side}_WIDE", list(_TILES))
             stages, overlap = s.knob(f"{side}_STAGES", [2, 3, 4]), s.knob(f"{side}_OVERLAP", list(_OVERLAPS))
             own, begins = (
                 where(consumers == 1, REGISTERS[1, 2][n], where(consumers == 2, REGISTERS[2, 1][n], REGISTERS[3, 1][n]))
                 for n in (0, 2)
             )
             of_keys = side == "KEYS"
-            odd = _ODD * (backward.window > 0) + wide // 2 * (backward.softcap > 0)
+            odd = _odd(backward, wide)
             packed = where(overlap == "all", wide // 2 if of_keys else wide // 4, 0)
             held = (d if of_keys else d // 2) + wide + packed + odd
             of = f" ({side.lower()})"
@@ -83,7 +81,8 @@ class Sm90Backward:
             room = where(consumers == 1, gpu.shared_per_sm // 2 - gpu.shared_reserved, gpu.shared_per_block)
             s.require(shared <= room, "tiles of so many blocks fit in shared memory" + of)
             rows, others = (backward.keys, backward.queries) if of_keys else (backward.queries, backward.keys)
-            s.require(implies(consumers > 1, (consumers - 1) * ROWS < rows), "every warpgroup has rows" + of)
+            few = _least(backward, d if of_keys else d // 2)
+            s.require(implies(consumers > few, (consumers - 1) * ROWS < rows), "every warpgroup has rows" + of)
             s.require(implies(wide > 32, wide < 2 * others), "a tile has not many more rows than there are" + of)
             s.require(implies(stages > 2, (overlap != "none") | (stages < 4)), "stages are filled" + of)
         return s
@@ -129,6 +128,18 @@ def _choices(side: str) -> Iterator[dict[str, Any]]:
     for consumers, (wide, overlap), stages in product((2, 1), tiles[side], (3, 2) if side == "KEYS" else (2,)):
         named = {"CONSUMERS": consumers, "WIDE": wide, "STAGES": stages, "OVERLAP": overlap}
         yield {f"{side}_{name}": value for name, value in named.items()}
+
+
+def _odd(backward: AttentionBackward, wide: Any) -> Any:
+    """Registers for windows and caps."""
+    return _ODD * (backward.window > 0) + wide // 2 * (backward.softcap > 0)
+
+
+def _least(backward: AttentionBackward, sums: int) -> int:
+    """How many warpgroups leave registers enough for the narrowest tile: two have more each than one in each of two
+    blocks."""
+    needed = sums + _TILES[0] + _odd(backward, _TILES[0]) + _RESERVED
+    return 1 if needed <= REGISTERS[1, 2][0] else 2
 
 
 def _shared_bytes(width: int, of_keys: bool, consumers: Any, wide: Any, stages: Any) -> Any:
