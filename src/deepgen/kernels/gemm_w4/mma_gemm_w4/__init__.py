@@ -119,7 +119,6 @@ def _macros(gemm: GemmW4, c: Mapping[str, Any]) -> Macros:
         "COPY_Z": _width(1, gemm.n) if gemm.zeros else 16,
         "STORE": _RUN if gemm.n % _RUN == 0 else 2,
         "TILED_M": int(gemm.m > c["TOKENS"]),
-        "EDGE_M": int(gemm.m % c["TOKENS"] != 0),
         "EDGE_N": int(gemm.n % rows != 0),
         "EDGE_K": int(gemm.k % step != 0),
     }
@@ -157,11 +156,8 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
     step_of = Step("gemm_w4", args, (grid, 1, 1), (threads, 1, 1), cluster, shared)
     requires = [
         *([] if macros["TILED_M"] else [(f"M <= {c['TOKENS']}", f"M of at most {c['TOKENS']}")]),
-        (f"{tiles} * {rounds} < {_MOST_STAGES}", "fewer products"),
-        *(
-            (f"{size} % {by} == 0", f"{size} that is a multiple of {by}")
-            for size, by in _multiples(macros, c, rows, step)
-        ),
+        (f"{tiles} * {rounds} < {_MOST_STAGES}", "sizes of fewer than 2^31 stages"),
+        *((f"{size} % {by} == 0", f"{size} that is a multiple of {by}") for size, by in _multiples(macros, rows, step)),
         *(
             (f"stride_{name}_0 % {by} == 0", f"rows of {name} that lie multiples of {by} numbers apart")
             for name, by in (("x", int(macros["COPY_X"]) // 2), ("y", macros["STORE"]))
@@ -170,12 +166,8 @@ def _plan(gemm: GemmW4, c: Mapping[str, Any], multiprocessors: int) -> LaunchPla
     return LaunchPlan((step_of,), requires=tuple(requires))
 
 
-def _multiples(
-    macros: Mapping[str, int | str], c: Mapping[str, Any], rows: int, step: int
-) -> Iterator[tuple[str, int]]:
+def _multiples(macros: Macros, rows: int, step: int) -> Iterator[tuple[str, int]]:
     """What sizes must be multiples of, for a kernel to serve them."""
-    if not macros["EDGE_M"]:
-        yield "M", c["TOKENS"]
     yield "K", 2 if macros["EDGE_K"] else step
     of_scales = max(int(macros["COPY_S"]) // 2, int(macros["COPY_Z"]) if macros["ZEROS"] else 1, int(macros["STORE"]))
     yield "N", of_scales if macros["EDGE_N"] else rows

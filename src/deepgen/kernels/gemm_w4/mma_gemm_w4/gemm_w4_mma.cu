@@ -124,7 +124,7 @@ struct Copies {
         DG_UNROLL for (int i = 0; i < TOKENS; i += LINES) {
             if (TOKENS % LINES != 0 && i + line >= TOKENS) break;
             const Number* from = x + i * p.ldx;
-            bool real = !EDGE_M || token + i < p.m;
+            bool real = token + i < p.m;
             if (COPY_X == 16 && !EDGE_K) copy_async_or_zero<16>(to + i * PITCH, from, real);
             else copy_part<COPY_X>(to + i * PITCH, from, real ? (p.k - at) * 2 : 0);
         }
@@ -228,7 +228,7 @@ DG_DEVICE void put(const Sums& sums) {
 DG_DEVICE void finish(const Problem& p, u32 tile, int run, const Vec<f32, RUN>& sums) {
     int line = p.token(tile) + (int)((u32)run / (ROWS / RUN));
     int column = p.row(tile) + (int)((u32)run % (ROWS / RUN)) * RUN;
-    if (EDGE_M && line >= p.m) return;
+    if (line >= p.m) return;
     DG_UNROLL for (int e = 0; e < RUN; e += STORE) {
         if (EDGE_N && column + e >= p.n) return;
         Vec<Number, STORE> out;
