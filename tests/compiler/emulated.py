@@ -39,7 +39,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         for file in resources.files(package).iterdir():
             if file.name.endswith(".h") and file.name not in simt.dialect():
                 (folder / file.name).write_text(file.read_text())
-    headers = ("matrices.h", "clusters.h")
+    headers = ("matrices.h", "clusters.h", "rounded.h")
     text = [*(f'#include "{name}"' for name in headers), _HARNESS]
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -105,5 +106,32 @@ def test_functions_that_expressions_write_with_others_are_one_call(
         want = exact(given.astype(np.float64))
         off = np.abs(result - want) / np.maximum(np.abs(want), np.finfo(np.float32).tiny)
         assert off.max() < 4 * np.finfo(np.float32).eps, off.max()
+
+    assert not (wrong := in_child(work)), wrong
+
+
+@pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+def test_gelu_in_16_bits_has_an_error_function_of_its_own(tmp_path: Path) -> None:
+    """Only where results are rounded: its error is far below that of the rounding."""
+
+    def gelu(dtype: str) -> Any:
+        x = dg.tensor("x", (4096,), "f32")
+        expression = dg.expression(dg.compute("y", (4096,), lambda i: (dg.erf(x[i]) + 1.0).cast(dtype)))
+        (sketch, *_) = gpu_sketches(expression, targets.resolve("cuda:sm_90a"))  # type: ignore[arg-type]
+        return lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+
+    program = gelu("f16")
+    assert "one_plus_erf_f32(" in gpu.emit(program) and "one_plus_erf" not in gpu.emit(gelu("f32"))
+    names = [source.name for source in gpu.kernel(program, "hip", 64).sources]
+    assert "rounded.h" in names and "clusters.h" not in names
+    given = np.concatenate([-np.geomspace(1e-30, 4, 2048), np.geomspace(1e-30, 80, 2048)]).astype(np.float32)
+    given[0], given[-1] = -np.inf, np.inf
+
+    def work(_: Any) -> None:
+        error, (result,) = run(library([program], tmp_path / "all"), 0, program, [given])
+        assert not error, error
+        want = np.array([math.erfc(-x) for x in given.astype(np.float64)])
+        apart = np.abs(result.view(np.float16) - want) - 2e-5 * want  # beside the rounding
+        assert np.all(apart <= np.maximum(want * 2**-11, 2**-25)), apart.max()
 
     assert not (wrong := in_child(work)), wrong

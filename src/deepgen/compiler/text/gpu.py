@@ -16,7 +16,7 @@ from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.compiler.text import gpu_values
-from deepgen.compiler.text.dialect import GPUS, Names, arithmetic, narrowed
+from deepgen.compiler.text.dialect import GPUS, STORED, Names, arithmetic, narrowed
 from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.compiler.text.statements import Statements, result
 from deepgen.kernels.shared import dialect_sources, sources
@@ -27,14 +27,14 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _BLOCKS = 1  # per multiprocessor: as many as fit
-_HEADER, _PRODUCTS, _CLUSTERS = "expressions.h", "matrices.h", "clusters.h"
+_HEADER, _PRODUCTS, _CLUSTERS, _ROUNDED = "expressions.h", "matrices.h", "clusters.h", "rounded.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
     text = emit(program)
-    own = sources(__package__, (_HEADER, *(one for one in (_PRODUCTS, _CLUSTERS) if one in text)))
+    own = sources(__package__, (_HEADER, *(one for one in (_PRODUCTS, _CLUSTERS, _ROUNDED) if one in text)))
     dialect = GPUS[language]
     return Kernel(
         name=name or program.name,
@@ -52,7 +52,9 @@ def emit(program: Program) -> str:
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
     products = [one for _, one in sorted(called.items()) if isinstance(one, (MatrixProduct, WideProduct))]
     clusters = any(launch.cluster > 1 for launch in program.launches)
-    headers = [one for one, there in ((_PRODUCTS, products), (_CLUSTERS, clusters)) if there] or [_HEADER]
+    rounded = any(f"{gpu_values.ONE_PLUS_ERF}_f32(" in line for line in kernels)
+    used_headers = {_PRODUCTS: products, _CLUSTERS: clusters, _ROUNDED: rounded}
+    headers = [one for one, there in used_headers.items() if there] or [_HEADER]
     include = "\n".join(f'#include "{one}"' for one in headers)
     return "\n".join([include, "", *(product.text for product in products), *kernels]) + "\n"
 
@@ -219,6 +221,7 @@ class LaunchEmitter(Statements[GpuScope]):
 
     def store(self, store: Store, scope: GpuScope) -> list[str]:
         buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
+        scope = replace(scope, rounded=buffer.dtype in STORED)
         text = scope.value(value).text
         if store.joined:
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
@@ -276,7 +279,7 @@ class LaunchEmitter(Statements[GpuScope]):
         value = store.value
         if (moved := moved_from(value)) and moved[0] in loaded:
             value = moved[0]  # the loaded values are already zero where the condition is false
-        scope = replace(scope, loaded=loaded)
+        scope = replace(scope, loaded=loaded, rounded=to.dtype in STORED)
         text = scope.value(result(replace(store, value=value))).text
         unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width = scope.together(to, start, loop.extent)

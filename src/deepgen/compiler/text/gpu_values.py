@@ -16,15 +16,17 @@ from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value
 from deepgen.vocabulary import dtype
 
+ONE_PLUS_ERF = "one_plus_erf"
 WIDEST = 16  # bytes that one instruction moves
 _WIDE = 1 << 31  # from this many elements on, offsets have 64 bits
 
 
 @dataclass(frozen=True)
 class GpuScope(Scope):
-    """`loaded` are reads that are already in variables."""
+    """`loaded` are reads that are already in variables; a value is `rounded` if it is stored in 16 bits."""
 
     dialect: Dialect = CUDA
+    rounded: bool = False
     loaded: Mapping[Read, str] = field(default_factory=dict)
 
     def pointer(self, buffer: Buffer, offset: Index) -> str:
@@ -50,7 +52,7 @@ class GpuScope(Scope):
     def _value(self, value: Value) -> Text:
         if isinstance(value, Binary) and value.op in PLACED:
             return Text(f"{value.op}_f32({self.value(value.left).text}, {self.value(value.right).text})", "i64")
-        function = one_function(value)
+        function = (one_rounded(value) if self.rounded else None) or one_function(value)
         if function is None:
             return super()._value(value)
         name, operand = function
@@ -100,6 +102,14 @@ def one_function(value: Value) -> tuple[str, Value] | None:
         case Binary("div", Binary("mul", Unary("tanh", Binary("mul", x, by)) as t, times), Binary("sub", whole, other)):
             if (by, times, whole, other) == (half, two, one, t):
                 return "expm1", x
+    return None
+
+
+def one_rounded(value: Value) -> tuple[str, Value] | None:
+    """The same for results of 16 bits: 1 + erf(x)."""
+    match value:
+        case Binary("add", Const(1.0, "f32"), Unary("erf", x)) | Binary("add", Unary("erf", x), Const(1.0, "f32")):
+            return ONE_PLUS_ERF, x
     return None
 
 
