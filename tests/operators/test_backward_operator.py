@@ -196,3 +196,18 @@ def test_the_devices_reference_builds() -> None:
     kernel = OPERATORS[6].reference_kernel("cuda")
     assert kernel is not None and OPERATORS[6].reference_kernel("hip") is None
     assert needs.built_here(kernel, resolve("cuda:sm_80")).facts["spill_bytes"] == 0
+
+
+def test_torchs_operators_take_the_same_tensors() -> None:
+    """Its baselines call them directly: without data, which need no GPU, their arguments are checked all the same."""
+    torch = pytest.importorskip("torch")
+    from deepgen.baselines.torch_gpu import SdpaBackward, SdpaBackwardFlash
+
+    operator, target = attention_backward(1, 4, 64, 80, 64, kv_heads=4), resolve("cuda:sm_90a")
+    few, many, lse = (torch.zeros(1, 4, *s, dtype=torch.bfloat16, device="meta") for s in ((64, 64), (80, 64), (64,)))
+    for kind in (SdpaBackward, SdpaBackwardFlash):
+        results = kind()._call(torch, operator, (few, few, many, many, few), lse.float())
+        assert [one.shape for one in results] == [few.shape, many.shape, many.shape]
+        assert kind().missing(operator, target) is None
+        assert "first key" in (kind().missing(replace(operator, causal=True), target) or "")
+        assert "soft cap" in (kind().missing(replace(operator, window=3), target) or "")

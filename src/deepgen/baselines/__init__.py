@@ -24,6 +24,8 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "sdpa-flash": "deepgen.baselines.torch_gpu:SdpaFlash",
         "sdpa-efficient": "deepgen.baselines.torch_gpu:SdpaEfficient",
         "sdpa-math": "deepgen.baselines.torch_gpu:SdpaMath",
+        "sdpa-backward-cudnn": "deepgen.baselines.torch_gpu:SdpaBackward",
+        "sdpa-backward-flash": "deepgen.baselines.torch_gpu:SdpaBackwardFlash",
         "rocblas": "deepgen.baselines.torch_gpu:RocBlas",
         "hipblaslt": "deepgen.baselines.torch_gpu:HipBlasLt",
         "mkl": "deepgen.baselines.cblas:Mkl",

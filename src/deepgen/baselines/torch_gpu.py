@@ -12,7 +12,7 @@ from deepgen.baselines import expression_calls, torch_named
 from deepgen.baselines.base import NewResult, PackedAhead
 from deepgen.baselines.products import factors, product
 from deepgen.baselines.torch_cpu import bound, imported, shared_array, unfit, uninstalled
-from deepgen.operators import Attention, Gemm, Operator, Softmax
+from deepgen.operators import Attention, AttentionBackward, Gemm, Operator, Softmax
 from deepgen.operators.expr.operator import Expressed
 from deepgen.operators.words import NONE
 from deepgen.targets import Target
@@ -180,6 +180,70 @@ class SdpaMath(Sdpa):
 
     name, backend = "sdpa-math", "math"
     on_request = True
+
+
+class SdpaBackward:
+    """The backward pass of torch's attention by a fixed backend, here cuDNN: torch's operator, not autograd, so that it
+    takes the log-sum-exps that everyone is timed with."""
+
+    name, backend = "sdpa-backward-cudnn", "cudnn"
+    imports = ("torch",)
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if "cuda" not in target.languages:
+            return f"{self.name} does not run on {target.name}"
+        if not isinstance(operator, AttentionBackward):
+            return f"{self.name} computes attention's backward pass only"
+        if operator.dtype not in ("bf16", "f16") or operator.width != operator.v_width:
+            return f"{self.name} computes bf16 and f16, of heads of q and v that are equally wide"
+        if operator.window or operator.softcap:
+            return "torch has no single call for attention with a window or a soft cap"
+        return "torch aligns the causal mask to the first key, not the last" if _aligned_apart(operator) else None
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> NewResult:
+        torch = gpu_torch()
+        assert isinstance(operator, AttentionBackward), "ask missing() first"
+        t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
+        heads_first = operator.layout == "bhsd"
+        q, k, v, o, dout, *results = (
+            t[name] if heads_first else t[name].transpose(1, 2)
+            for name in ("q", "k", "v", "o", "dout", "dq", "dk", "dv")
+        )
+        call = partial(self._call, torch, operator, (dout, q, k, v, o), t["lse"])
+        try:
+            call()
+        except (RuntimeError, TypeError) as error:
+            what = f"{self.backend} attention of these tensors ({str(error).partition(chr(10))[0]})"
+            raise Missing(what, blocks="its baseline cannot run", remedy="Compare with another backend.") from error
+
+        def keep(gradients: Any) -> None:
+            for to, one in zip(results, gradients, strict=True):
+                to.copy_(one)
+
+        return NewResult(call, keep)
+
+    def _call(self, torch: Any, operator: AttentionBackward, tensors: tuple[Any, ...], lse: Any) -> Any:
+        seed = torch.empty((), dtype=torch.int64, device=lse.device)  # of dropout, of which there is none
+        sizes = (operator.queries, operator.keys, 0.0, operator.causal)
+        run = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+        scale = operator.forward.factor
+        return run(*tensors, lse.unsqueeze(-1), seed, seed, None, None, None, *sizes, scale=scale)
+
+
+def _aligned_apart(operator: AttentionBackward) -> bool:
+    return operator.causal and operator.queries != operator.keys
+
+
+class SdpaBackwardFlash(SdpaBackward):
+    """FlashAttention as bundled with torch."""
+
+    name, backend = "sdpa-backward-flash", "flash"
+
+    def _call(self, torch: Any, operator: AttentionBackward, tensors: tuple[Any, ...], lse: Any) -> Any:
+        state, unused = (torch.empty(n, dtype=torch.uint64, device=lse.device) for n in (2, 0))
+        sizes = (operator.queries, operator.keys, 0.0, operator.causal)
+        run = torch.ops.aten._scaled_dot_product_flash_attention_backward
+        return run(*tensors, lse, None, None, *sizes, state, unused, scale=operator.forward.factor)
 
 
 class _Rocm:
