@@ -34,6 +34,7 @@ _FIXED: dict[str, Any] = {
 }
 _OFFSETS = -10  # the place of a plain product's counters among its arguments
 _READ = 0.75  # the share of the memory's rate that reads reach, as in the model of plain products
+_ONE = 0.2  # how often one expert has all rows, as far as the order of configs is concerned
 _MOST_ROWS = 256  # of a box for the copy engine
 
 
@@ -105,7 +106,16 @@ def _timed(grouped: GroupedGemm, gpu: Cuda) -> list[tuple[float, dict[str, Any]]
     many = replace(product, batch=product.batch + gpu.multiprocessors)  # tiles for which blocks stay
     configs = (config(many, gpu, way) for way in ways(product, gpu) if way.blocks == 1)
     kept = [{**one, **_FIXED} for one in configs if one is not None and one["FIXUP"] == "none"]
-    return sorted(((_seconds(grouped, gpu, one), one) for one in kept), key=lambda row: row[0])
+    return sorted(((_expected(grouped, gpu, one), one) for one in kept), key=lambda row: row[0])
+
+
+def _expected(grouped: GroupedGemm, gpu: Cuda, config: Mapping[str, Any]) -> float:
+    """Over ways to divide the rows: mostly among all experts, where reading their matrices often takes as long for all
+    configs; sometimes one expert has all rows."""
+    even = _seconds(grouped, gpu, config)
+    if grouped.gradient:
+        return even
+    return even * (1 - _ONE) + seconds(grouped.product(grouped.m, grouped.k), gpu, config) * _ONE
 
 
 def _seconds(grouped: GroupedGemm, gpu: Cuda, config: Mapping[str, Any]) -> float:
