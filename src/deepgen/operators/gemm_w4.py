@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import ceil
+from math import ceil, prod
 from typing import Any, ClassVar
 
 from deepgen.operators import filling
@@ -34,7 +34,7 @@ _PROBES = ("normal", "large", "denormal", "zeros", "special", "exact", "minimum"
 _LARGE = {"f16": 8.0}
 _ENDS = {"minimum": (0, 15), "maximum": (255, 0)}  # all weights, and all zero points
 _FIRST, _SPREAD = 2.0**-5, 2.0**-4  # scales: from the first, by up to so much
-_ROWS = 1 << 22  # weights that are widened at once
+_ROWS = 1 << 21  # weights that are widened at once
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class GemmW4(Operator):
         """Scales are those of weights of magnitude 1, for a sum of products to be no larger than x allows."""
         if probe not in _PROBES:
             raise BadInput(f"gemm_w4: unknown probe {probe!r}", allowed="one of " + ", ".join(_PROBES))
-        drawn = self._exact_inputs(seed) if probe == "exact" else self._drawn_inputs(seed, probe)
+        if probe != "exact":  # bytes of any kind are weights, packed or not
+            return self._drawn_inputs(seed, probe)
+        drawn = self._exact_inputs(seed)
         if not self.packed:
             return drawn
         w, scales, zeros = pack_w4(drawn["w"], drawn["scales"], drawn.get("zeros"))
@@ -145,9 +147,11 @@ class GemmW4(Operator):
         if probe == "denormal":  # one row, the last: the others are equal
             x[:-1] = x[:1]
             x[-1] = narrow(widen(x[-1], of) * TINY[self.dtype], of)
-        shape = self.n, self.groups
-        scales = narrow(_FIRST + _SPREAD * rng.random(shape), of)
-        w, zeros = rng.integers(256, size=(self.n, self.k // 2), dtype=np.uint8), rng.integers(16, size=shape)
+        shapes = {tensor.name: tensor.shape for tensor in self.tensors()}
+        shape, count = shapes["scales"], prod(shapes["w"])
+        scales, zeros = narrow(_FIRST + _SPREAD * rng.random(shape), of), rng.integers(16, size=shape)
+        raw = np.random.SFC64([seed, zlib.crc32(b"w")]).random_raw(-(-count // 8))
+        w = raw.view(np.uint8)[:count].reshape(shapes["w"])
         if probe in _ENDS:
             w[:], zeros[:] = _ENDS[probe]
         return {"x": x, "w": w, "scales": scales, **({"zeros": zeros.astype(np.uint8)} if self.zeros else {})}
@@ -170,33 +174,37 @@ class GemmW4(Operator):
         return {**out, **({"zeros": zeros.astype(np.uint8)} if self.zeros else {})}
 
     def _weights(self, inputs: Mapping[str, Array], rows: Array) -> Array:
-        """Those rows of W in float64, exactly."""
+        """Those rows of W in f32, which holds them exactly."""
         import numpy as np
 
-        scales, zeros = inputs["scales"], inputs.get("zeros")
+        of_groups = [inputs[name] for name in ("scales", *(["zeros"] if self.zeros else []))]
         if self.packed:
-            scales, zeros = scales.T, None if zeros is None else zeros.T
-            blocks = inputs["w"].reshape(-1, ceil(self.k / PACKED_K), 8, 4, 2, 2, 2, 2)[rows // PACKED_N]
-            own = blocks[np.arange(len(rows)), :, rows % 8]  # rows, blocks of K, t, h, s, e, kk
-            upper = (rows % PACKED_N >= 8)[:, None, None, None, None, None, None]
-            q = np.where(upper, own >> 4, own & 15).transpose(0, 1, 3, 2, 4, 6, 5).reshape(len(rows), -1)[:, : self.k]
+            of_groups = [one.T for one in of_groups]
+            blocks = inputs["w"].reshape(-1, ceil(self.k / PACKED_K), 8, 4, 2, 2, 2, 2)
+            own = blocks[rows // PACKED_N, :, rows % 8]  # rows, blocks of K, t, h, s, e, kk
+            own >>= np.where(rows % PACKED_N >= 8, 4, 0).astype(np.uint8).reshape(-1, 1, 1, 1, 1, 1, 1)
+            q = (own & 15).transpose(0, 1, 3, 2, 4, 6, 5).reshape(len(rows), -1)[:, : self.k]
         else:
             own = inputs["w"][rows]
             q = np.stack([own & 15, own >> 4], axis=-1).reshape(len(rows), self.k)
-
-        def each(of_groups: Array) -> Array:
-            return np.repeat(of_groups[rows], self.group or self.k, axis=1)[:, : self.k]
-
-        points = MIDDLE if zeros is None else each(zeros)
-        whole: Array = (q.astype(np.float64) - points) * each(widen(scales, self.format))
-        return whole
+        per = self.group or self.k
+        wide: Array = q.astype(np.float32)
+        scales, *zeros = (one[rows] for one in of_groups)
+        each = [widen(scales, self.format).astype(np.float32), *(one.astype(np.float32) for one in zeros)]
+        if self.k % per:
+            each = [np.repeat(one, per, axis=1)[:, : self.k] for one in each]
+        else:
+            each, wide = [one[:, :, None] for one in each], wide.reshape(len(rows), self.groups, per)
+        wide -= each[1] if self.zeros else MIDDLE
+        wide *= each[0]
+        return wide.reshape(len(rows), self.k)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         import numpy as np
 
         values, scale = np.empty((self.m, self.n)), np.empty((self.m, self.n), np.float32)
         with np.errstate(all="ignore"):
-            x = widen(inputs["x"], self.format)
+            x = widen(inputs["x"], self.format).astype(np.float64)
             norms, step = np.linalg.norm(x, axis=1), max(1, _ROWS // self.k)
             for first in range(0, self.n, step):
                 rows = np.arange(first, min(first + step, self.n))
@@ -208,11 +216,16 @@ class GemmW4(Operator):
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
         import numpy as np
 
-        row, column = np.unravel_index(places, (self.m, self.n))
+        rows, columns = np.unravel_index(places, (self.m, self.n))
+        values, scale = np.empty(len(places)), np.empty(len(places))
         with np.errstate(all="ignore"):
-            x, w = widen(inputs["x"][row], self.format), self._weights(inputs, column)
-            scale = np.linalg.norm(x, axis=1) * np.linalg.norm(w, axis=1) / self.k
-            return Answer((x * w).sum(1), np.where(np.isfinite(scale), scale, 0.0))
+            x, step = widen(inputs["x"], self.format).astype(np.float64), max(1, _ROWS // self.k)
+            for first in range(0, len(places), step):
+                some = slice(first, first + step)
+                own, w = x[rows[some]], self._weights(inputs, columns[some])
+                values[some] = np.einsum("ik,ik->i", own, w)
+                scale[some] = np.linalg.norm(own, axis=1) * np.linalg.norm(w, axis=1) / self.k
+        return Answer(values, np.where(np.isfinite(scale), scale, 0.0))
 
     def reference_kernel(self, language: str) -> Kernel | None:
         from deepgen.operators.expr.reference_kernels import OwnScale, reference_kernel
