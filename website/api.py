@@ -13,7 +13,8 @@ FOLDER = "reference/api"
 # Pages in this order, grouped by purpose; each lists names of `deepgen`.
 GROUPS = {
     "Tuning": "tune judge Study Progress LocalEngine library NotServed Trial Measurement Verdict",
-    "Operators": "gemm Gemm conv2d Conv2d softmax Softmax attention Attention grouped_gemm GroupedGemm operator",
+    "Operators": "gemm Gemm conv2d Conv2d softmax Softmax attention Attention attention_backward AttentionBackward "
+    "grouped_gemm GroupedGemm operator",
     "Own kernels": "kernel input output inout scalar workspace constant texture launch autotune",
     "Expressions": "tensor compute expression reduce_axis sum prod max min scan where text packed_layout "
     "abs cos erf exp floor log maximum minimum rsqrt sigmoid sin sqrt tanh",
