@@ -40,10 +40,16 @@ SIZES = {"k": 3, "H": 9, "W": 10, "D": 6, "L": 33, "CI": 8, "CO": 16, "C": 8, "N
 OTHERS = (24, 40)  # for sizes with other names, alternately
 PRODUCTS = ({"M": 40, "N": 24, "K": 40}, {"M": 8, "N": 256, "K": 1024, "layout": "nt"})
 ATTENTION = {"B": 2, "H": 4, "HK": 2, "SQ": 17, "SK": 40, "D": 16, "DV": 24}
+FOUR_BITS = {"M": 17, "N": 40, "K": 200}
 GROUPED = {"E": 3, "M": 50, "N": 24, "K": 40}
 OWN: dict[str, tuple[dict[str, Any], ...]] = {
     "gemm": PRODUCTS,
     "attention": (ATTENTION, {**ATTENTION, "SQ": 1}),
+    "gemm_w4": (
+        FOUR_BITS,
+        {**FOUR_BITS, "weight_layout": "packed"},
+        {**FOUR_BITS, "G": 32, "zeros": True, "weight_layout": "packed"},
+    ),
     "grouped_gemm": (GROUPED, {**GROUPED, "layout": "tn"}),
 }
 ONES = ("stride", "dilation", "groups")
