@@ -14,7 +14,7 @@ FOLDER = "reference/api"
 GROUPS = {
     "Tuning": "tune judge Study Progress LocalEngine library NotServed Trial Measurement Verdict",
     "Operators": "gemm Gemm conv2d Conv2d softmax Softmax attention Attention attention_backward AttentionBackward "
-    "grouped_gemm GroupedGemm operator",
+    "grouped_gemm GroupedGemm gemm_w4 GemmW4 pack_w4 operator",
     "Own kernels": "kernel input output inout scalar workspace constant texture launch autotune",
     "Expressions": "tensor compute expression reduce_axis sum prod max min scan where text packed_layout "
     "abs cos erf exp floor log maximum minimum rsqrt sigmoid sin sqrt tanh",
