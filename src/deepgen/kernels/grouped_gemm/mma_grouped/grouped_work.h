@@ -46,15 +46,23 @@ DG_DEVICE void do_share(const Problem& p, Block& block) {
     own.k = end > w.k ? end : w.k;
     own.stride_a = own.stride_b = 0;
 #else
-    int begin = 0, end = 0;
-    for (;; ++w.batch) {
-        if (w.batch == p.batch) return;
-        end = experts.end(w.batch);
-        int tiles = end > begin ? (end - begin + BM - 1) / BM * columns : 0;
-        if (at < tiles) break;
-        at -= tiles;
-        if (end > begin) begin = end;
+    constexpr int AT_ONCE = 8;  // offsets whose loads do not wait for each other
+    int begin = 0, end = 0, own_tiles = 0;
+    bool there = false;
+    for (int first = 0; first < p.batch && !there; first += AT_ONCE) {
+        int ends[AT_ONCE];
+        DG_UNROLL for (int e = 0; e < AT_ONCE; ++e) ends[e] = experts.end(first + e < p.batch ? first + e : p.batch - 1);
+        DG_UNROLL for (int e = 0; e < AT_ONCE; ++e) {
+            if (there) continue;
+            at -= own_tiles;
+            begin = end;
+            end = ends[e] > begin ? ends[e] : begin;
+            own_tiles = (end - begin + BM - 1) / BM * columns;
+            there = at < own_tiles;
+            w.batch = first + e;
+        }
     }
+    if (!there) return;
     place_tile(w, at, (end - begin + BM - 1) / BM, columns);
     w.m += begin;
     w.steps = (p.k + BK - 1) / BK;

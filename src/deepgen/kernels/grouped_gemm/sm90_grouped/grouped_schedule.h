@@ -55,6 +55,7 @@ struct Schedule {
             tiles = rows_of_tiles(p.m) * columns * p.batch;
         } else {
             int from = 0;
+#pragma unroll 8  // so that loads do not wait for each other
             for (int e = 0; e < p.batch; ++e) {
                 int to = max(from, row(p, e));
                 tiles += rows_of_tiles(to - from) * columns;
