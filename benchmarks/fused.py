@@ -2,8 +2,8 @@
 
     python benchmarks/fused.py --seed 1 [--seconds 30] [--guesses 4] [--cases 4] [--compile] [--max-autotune]
 
-linear + bias + gelu, silu(linear) * up and a residual in bf16: shapes of models, and `--cases` drawn by the seed. Ours
-is the best of the model's first `--guesses` configs, or, with `--seconds`, what a study finds; so is the bare product.
+linear + bias + gelu, gated pairs, silu(linear) * up and a residual in bf16: shapes of models, and `--cases` drawn.
+Ours is the best of the model's first `--guesses` configs, or, with `--seconds`, what a study finds; so is the bare one.
 Ours is verified against f64 first; then all are called interleaved, with cold caches. The cost of an epilogue is its
 time over the bare product's, without the time of its own bytes at the rate of a copy.
 """
@@ -35,6 +35,7 @@ TEXTS = {
     "tanh": "gelu_tanh(x + bias[n])",
     "silu*up": "silu(x) * up[m, n]",
     "residual": "x + bias[n] + residual[m, n]",
+    "gated": "silu(x) * y",
 }
 MOST_OFF, COPIED = 5e-3, 4.0e12  # of the norm; bytes a second
 OURS, BARE, TORCH = "ours", "bare", "torch"
@@ -55,6 +56,7 @@ class Result:
 
 def cases(options: Options) -> Iterator[tuple[str, tuple[int, int, int]]]:
     yield from (("gelu", shape) for shape in SHAPES)
+    yield from (("gated", shape) for shape in (SHAPES[0], SHAPES[2], SHAPES[3]))
     yield from (("tanh", SHAPES[0]), ("silu*up", SHAPES[0]), ("residual", SHAPES[4]))
 
     def one(chance: random.Random) -> tuple[str, tuple[int, int, int]]:
@@ -72,10 +74,16 @@ def torch_of(torch: Any, kind: str) -> Callable[..., Any]:
     each: dict[str, Callable[..., Any]] = {
         "gelu": lambda x, w, b: functions.gelu(functions.linear(x, w, b)),
         "tanh": lambda x, w, b: functions.gelu(functions.linear(x, w, b), approximate="tanh"),
+        "gated": lambda x, w: gated(torch, functions.linear(x, w)),
         "silu*up": lambda x, w, up: functions.silu(functions.linear(x, w)) * up,
         "residual": lambda x, w, b, residual: functions.linear(x, w, b) + residual,
     }
     return each[kind]
+
+
+def gated(torch: Any, both: Any) -> Any:
+    x, y = both.chunk(2, dim=-1)
+    return torch.nn.functional.silu(x) * y
 
 
 class Bench:
@@ -122,14 +130,15 @@ class Bench:
         torch, (m, n, k) = clock.torch, shape
         operator, bare = self.operators(kind, shape)
         made = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
-        x, w = made(m, k), made(n, k) / k**0.5
+        x, w = made(m, k), made((1 + (kind == "gated")) * n, k) / k**0.5
         more = [made(n) if one.kind == "n" else made(m, n) for one in operators_of(operator)]
         wide = torch_of(torch, kind)(x.double(), w.double(), *(one.double() for one in more))
         out = torch.empty(m, n, dtype=x.dtype, device="cuda")
         ours, config, off = self.best(clock, operator, [x, w, *more], out, wide)
         if not off <= MOST_OFF:
             return Result(name_of(kind, shape), self.options.seconds, {}, None, None, config, f"off by {off:.2g}")
-        plain, _, _ = self.best(clock, bare, [x, w], torch.empty_like(out), x.double() @ w.double().T)
+        product = x.double() @ w.double().T
+        plain, _, _ = self.best(clock, bare, [x, w], torch.empty(product.shape, dtype=x.dtype, device="cuda"), product)
         calls = {OURS: ours, BARE: plain, TORCH: partial(torch_of(torch, kind), x, w, *more)}
         if kind == "tanh":
             calls["addmm"] = partial(torch._addmm_activation, more[0], x, w.T, use_gelu=True)
@@ -148,7 +157,9 @@ class Bench:
         )
 
     def operators(self, kind: str, shape: tuple[int, int, int]) -> tuple[Gemm, Gemm]:
-        return gemm(*shape, dtype="bf16", layout="nt", epilogue=TEXTS[kind]), gemm(*shape, dtype="bf16", layout="nt")
+        m, n, k = shape
+        bare = gemm(m, (1 + (kind == "gated")) * n, k, dtype="bf16", layout="nt")
+        return gemm(*shape, dtype="bf16", layout="nt", epilogue=TEXTS[kind]), bare
 
 
 def operators_of(operator: Gemm) -> tuple[Any, ...]:

@@ -57,8 +57,13 @@ typedef f8e4m3 Operand;
 #else
 typedef TYPE_C Operand;
 #endif
+#ifdef PAIRED
+enum { COLUMNS = 2 * BN };
+#else
+enum { COLUMNS = BN };
+#endif
 inline void product(float* d, u64 a, u64 b, int add) {
-    hopper::multiply<Operand>(d, a, b, add, BN, A_K_MAJOR, B_K_MAJOR);
+    hopper::multiply<Operand>(d, a, b, add, COLUMNS, A_K_MAJOR, B_K_MAJOR);
 }
 """
 _HARNESS = """#include "{source}"

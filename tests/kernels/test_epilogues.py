@@ -22,6 +22,7 @@ HERE, HOPPER = targets.resolve("cpu"), targets.resolve("cuda:sm_90a")
 EMULATED = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emulation.NO_COMPILER)
 OPERANDS = ("bias[n]", "scale[m]", "res[m, n]", "s[0]", "f16(up[m, n])", "bf16(shift[n])")
 ONE = "clamp(silu(x * scale[m] + bias[n]) * up[m, n] / (abs(s[0]) + 1), -4, 4) + f32(r[m, n]) * 6"
+GATED = "silu(x) * y + residual[m, n]"
 OTHER = "gelu(x + f32(bias[n])) + tanh(x) - max(exp(-abs(x)), min(gelu_tanh(x), sigmoid(x) - relu(x)))"
 
 
@@ -90,6 +91,37 @@ def test_warpgroup_products(text: str, store: str, n: int, batch: int, tmp_path:
     (config,) = family.space(operator, HOPPER).restrict(only).sample(1, seed=5)
     kernel = family.emit(operator, HOPPER, config)
     assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok
+
+
+@EMULATED
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pair", "store", "schedule", "n"),
+    [
+        ("joined", "copy", "ping-pong", 136),
+        ("two", "late", "cooperative", 264),
+        ("two", "straight", "cooperative", 72),
+        ("joined", "reuse", "cooperative", 136),
+    ],
+)
+def test_pairs_of_warpgroup_products(pair: str, store: str, schedule: str, n: int, tmp_path: Path) -> None:
+    operator = gemm(149, n, 72, dtype="bf16", layout="nt", epilogue=GATED, pair=pair)
+    family = generators.by_name("sm90_gemm")
+    only: dict[str, Any] = {"STORE": store, "SCHEDULE": schedule, "MIN_BLOCKS": 1}
+    (config,) = family.space(operator, HOPPER).restrict(only).sample(1, seed=7)
+    kernel = family.emit(operator, HOPPER, config)
+    assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok
+
+
+@pytest.mark.parametrize("pair", ["joined", "two"])
+def test_pairs_are_served_everywhere(pair: str) -> None:
+    operator = gemm(33, 40, 24, layout="nt", epilogue=GATED, pair=pair)
+    for name in ("x86:avx2", "arm:neon", "cuda:sm_80", "hip:gfx90a"):
+        target = targets.resolve(name)
+        serving = [f for f in generators.families(target) if f.refuses(operator, target) is None]
+        assert serving and all(family.name.startswith("rules") for family in serving), name
+    family = generators.find(operator, HERE)
+    assert Runs(family.emit(operator, HERE, family.default(operator, HERE)), HERE, "-O1").wrong(operator) == ""
 
 
 @pytest.mark.parametrize("of", ["f32", "bf16"])

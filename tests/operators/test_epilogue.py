@@ -85,6 +85,34 @@ def test_operands_have_formats_and_shapes() -> None:
     assert facts["bias"] == ("bf16", (6,)) and facts["more"] == ("f32", (2, 8, 6))
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("pair", ["joined", "two"])
+def test_a_pair_is_two_products(pair: str, layout: str) -> None:
+    operator = gemm(9, 7, 5, dtype="bf16", layout=layout, epilogue="silu(x) * y + bias[n]", pair=pair)
+    assert Gemm.from_json(operator.to_json()) == operator == Gemm.make(operator.parameters())
+    inputs = operator.inputs(3)
+    wide = {t.name: widen(inputs[t.name], t.dtype).astype(float) for t in operator.tensors() if t.name in inputs}
+    turned = [of.T if layout == "nt" else of for name, of in wide.items() if name in ("B", "B2")]
+    first, second = turned if pair == "two" else np.split(turned[0], 2, 1)
+    x, y = wide["A"] @ first, wide["A"] @ second
+    answer = operator.reference(inputs)["C"]
+    np.testing.assert_allclose(answer.values, x / (1 + np.exp(-x)) * y + wide["bias"], rtol=1e-9, atol=1e-12)
+    some = operator.reference_at(inputs, "C", np.array([3, 20]))
+    np.testing.assert_allclose(some.values, answer.values.reshape(-1)[[3, 20]], rtol=1e-12)
+    assert operator.work().flops == 2 * gemm(9, 7, 5).work().flops
+
+
+def test_a_pair_without_y_and_y_without_a_pair() -> None:
+    assert gemm(8, 8, 8, epilogue="x * y").pair == "joined"
+    for words in (
+        {"epilogue": "relu(x) + bias[n] * 2", "pair": "two"},
+        {"epilogue": "x * y", "batch": 2},
+        {"pair": "two"},
+    ):
+        with pytest.raises(BadInput, match="pair"):
+            gemm(8, 8, 8, **words)
+
+
 def _numpy(x: Any, t: dict[str, Any]) -> Any:
     erf = np.vectorize(__import__("math").erf)
     inner = x * t["scale"][:, None] + t["bias"]

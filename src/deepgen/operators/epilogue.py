@@ -19,16 +19,37 @@ from deepgen.vocabulary.errors import BadInput
 
 if TYPE_CHECKING:
     from deepgen.operators.expr.elements import Element
+    from deepgen.operators.gemm import Gemm
 
 # Arguments of each function, which all targets compute in f32.
 FUNCTIONS = {"gelu": 1, "gelu_tanh": 1, "relu": 1, "silu": 1, "tanh": 1, "sigmoid": 1, "exp": 1, "abs": 1, "max": 2,
              "min": 2, "clamp": 3}  # fmt: skip
 FORMATS = ("f32", "bf16", "f16")  # that an operand may have: `f32(bias[n])`
 KINDS = {"n": "a number for each column", "m": "one for each row", "mn": "one for each element", "0": "one number"}
+RESULTS = ("f32", "bf16", "f16", "f8e4m3")
+PAIRS = ("none", "joined", "two")  # where the second B is
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _WORDS = "+, -, *, /, numbers, x, operands such as bias[n], and " + ", ".join(FUNCTIONS)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,23}")
-_RESERVED = {"x", "a", "b", "c", "m", "n", "k", "alpha", "beta", "batch", "lda", "ldb", "ldc", *FUNCTIONS, *FORMATS}
+_RESERVED = {
+    "x",
+    "y",
+    "b2",
+    "a",
+    "b",
+    "c",
+    "m",
+    "n",
+    "k",
+    "alpha",
+    "beta",
+    "batch",
+    "lda",
+    "ldb",
+    "ldc",
+    *FUNCTIONS,
+    *FORMATS,
+}
 _LONGEST, _MOST_OPERANDS, _DEEPEST = 400, 6, 24
 
 
@@ -40,6 +61,11 @@ class Number:
 @dataclass(frozen=True)
 class Sum:
     """An element of the product."""
+
+
+@dataclass(frozen=True)
+class SecondSum:
+    """`y`: an element of the product of A and the second B."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +83,7 @@ class Apply:
     parts: tuple[Tree, ...]
 
 
-Tree: TypeAlias = "Number | Sum | EpilogueOperand | Apply"
+Tree: TypeAlias = "Number | Sum | SecondSum | EpilogueOperand | Apply"
 
 
 @lru_cache(maxsize=512)
@@ -98,8 +124,10 @@ class _TextReader:
         if isinstance(node, ast.Constant):
             return self._number(node)
         if isinstance(node, ast.Name):
+            if node.id == "y":
+                return SecondSum()
             if node.id != "x":
-                self.wrong(node, "has no index", f"x, or an operand with its index, such as {node.id}[n]")
+                self.wrong(node, "has no index", f"x, y, or an operand with its index, such as {node.id}[n]")
             return Sum()
         if isinstance(node, ast.Subscript):
             return self._operand(node)
@@ -189,8 +217,8 @@ def canonical(text: str) -> str:
 def shown(tree: Tree) -> str:
     if isinstance(tree, Number):
         return f"{tree.value:g}" if float(f"{tree.value:g}") == tree.value else repr(tree.value)
-    if isinstance(tree, Sum):
-        return "x"
+    if isinstance(tree, (Sum, SecondSum)):
+        return "x" if isinstance(tree, Sum) else "y"
     if isinstance(tree, EpilogueOperand):
         one = f"{tree.name}[{', '.join(tree.kind)}]"
         return f"{tree.format}({one})" if tree.format else one
@@ -222,7 +250,14 @@ def format_of(operand: EpilogueOperand, a: str, c: str) -> str:
     return c if c in FORMATS else a if a in ("bf16", "f16") else "bf16"
 
 
-def built(tree: Tree, x: Element, read: Callable[[EpilogueOperand], Element]) -> Element:
+def has_second(text: str) -> bool:
+    """Whether it has y, an element of a second product."""
+    return bool(text) and any(isinstance(node, SecondSum) for node in walk(parse(text)))
+
+
+def built(
+    tree: Tree, x: Element, read: Callable[[EpilogueOperand], Element], second: Callable[[], Element] | None = None
+) -> Element:
     """The text as an element of an expression."""
     from deepgen.operators.expr.builder import exp, maximum, minimum
     from deepgen.operators.named.base import ACTIVATIONS
@@ -232,6 +267,9 @@ def built(tree: Tree, x: Element, read: Callable[[EpilogueOperand], Element]) ->
             return node.value
         if isinstance(node, Sum):
             return x
+        if isinstance(node, SecondSum):
+            assert second is not None, "a pair has a second product"
+            return second()
         if isinstance(node, EpilogueOperand):
             return read(node)
         a, *rest = (of(part) for part in node.parts)
@@ -283,3 +321,24 @@ def is_text(epilogue: object) -> bool:
 def words_of_text(text: str) -> tuple[bool, str, str] | None:
     """Bias, activation and scales, if they say the same as a text."""
     return _texts_of_words().get(canonical(text))
+
+
+def check(gemm: Gemm) -> None:
+    """Raises BadInput unless a GEMM's text and its other words make sense together."""
+    text, words = gemm.epilogue, (gemm.bias, gemm.activation != "none", gemm.scales != "none", gemm.beta != 0.0)
+    if text and (not isinstance(text, str) or text != canonical(text)):
+        raise BadInput(f"gemm: epilogue {text!r}", allowed="its one spelling, which dg.gemm gives it")
+    if text and any(words):
+        both = [name for name, there in zip(("bias", "activation", "scales", "beta"), words, strict=True) if there]
+        what = f"gemm: epilogue {text!r} beside {' and '.join(both)}"
+        raise BadInput(what, allowed="all of it in the text, such as relu(x * scale[m] + bias[n] + c0[m, n])")
+    if text and (gemm.c not in RESULTS or gemm.acc not in ("f32", "i32")):
+        what = f"gemm: epilogue {text!r} with {gemm.acc} sums and a result in {gemm.c}"
+        raise BadInput(what, allowed="f32 or i32 sums, and a result in " + ", ".join(RESULTS))
+    pair = gemm.pair != "none"
+    if gemm.pair not in PAIRS or pair != has_second(text):
+        what = f"gemm: pair {gemm.pair!r} with epilogue {text or 'none'!r}"
+        raise BadInput(what, allowed="joined or two where the epilogue has y, such as silu(x) * y; else none")
+    if pair and (gemm.batch > 1 or gemm.acc != "f32"):
+        what = f"gemm: a pair of products in a batch of {gemm.batch}, with {gemm.acc} sums"
+        raise BadInput(what, allowed="single matrices with f32 sums")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import largest, scale_format
-from deepgen.operators.epilogue import EpilogueOperand, built, parse
+from deepgen.operators.epilogue import EpilogueOperand, built, has_second, parse
 from deepgen.operators.expr.builder import compute, expression, tensor
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.interpret import Computed, evaluate
@@ -27,21 +27,24 @@ from deepgen.vocabulary.dtypes import dtype, widen
 if TYPE_CHECKING:
     from deepgen.operators.gemm import Gemm
 
-_X, _F32 = "x", dtype("f32")
+_X, _Y, _F32 = "x", "y", dtype("f32")
 _NARROW = ("f8e4m3",)  # formats without infinities: numbers beyond the largest become the largest
 
 
 @lru_cache(maxsize=64)
 def _expression(text: str, formats: tuple[str, ...], operands: tuple[EpilogueOperand, ...], c: str) -> Expression:
     """The text alone, of a matrix x. Which places it reads of an operand follows from the operand's kind."""
-    x, shapes = tensor(_X, (2, 2), "f32"), {"n": (2,), "m": (2,), "mn": (2, 2), "0": (1,)}
+    x, y = tensor(_X, (2, 2), "f32"), tensor(_Y, (2, 2), "f32")
+    shapes = {"n": (2,), "m": (2,), "mn": (2, 2), "0": (1,)}
     held = {one.name: tensor(one.name, shapes[one.kind], of) for one, of in zip(operands, formats, strict=True)}
 
     def element(i: Any, j: Any) -> Any:
         at: dict[str, Any] = {"n": j, "m": i, "mn": (i, j), "0": 0}
-        return built(parse(text), x[i, j], lambda one: held[one.name][at[one.kind]].cast("f32"))
+        second = partial(y.__getitem__, (i, j))
+        return built(parse(text), x[i, j], lambda one: held[one.name][at[one.kind]].cast("f32"), second)
 
-    return expression(compute("after", (2, 2), element), name="epilogue", inputs=[x, *held.values()])
+    both = [x, y] if has_second(text) else [x]
+    return expression(compute("after", (2, 2), element), name="epilogue", inputs=[*both, *held.values()])
 
 
 def _of(gemm: Gemm) -> Expression:
@@ -78,7 +81,7 @@ class After:
         self.gemm, self.expression = gemm, _of(gemm)
         self.values = {one.name: widen(inputs[one.name], dtype(gemm.format_of(one))) for one in gemm.operands}
 
-    def rows(self, product: Answer, first: int, last: int) -> Answer:
+    def rows(self, product: Answer, first: int, last: int, second: Answer | None = None) -> Answer:
         """Of whole rows of a batch, counted through."""
         n, row = self.gemm.n, np.arange(first, last) % self.gemm.m
         at = {
@@ -87,22 +90,30 @@ class After:
             "mn": lambda x: x.reshape(-1, n)[first:last],
             "0": lambda x: x[None, :],
         }
-        return self._answer(product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands})
+        return self._answer(
+            product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands}, second
+        )
 
-    def places(self, product: Answer, batch: Array, row: Array, column: Array) -> Answer:
+    def places(self, product: Answer, batch: Array, row: Array, column: Array, second: Answer | None = None) -> Answer:
         at = {
             "n": lambda x: x[column],
             "m": lambda x: x[row],
             "mn": lambda x: x.reshape(self.gemm.batch, self.gemm.m, self.gemm.n)[batch, row, column],
             "0": lambda x: x,
         }
-        return self._answer(product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands})
+        return self._answer(
+            product, {one.name: at[one.kind](self.values[one.name]) for one in self.gemm.operands}, second
+        )
 
-    def _answer(self, product: Answer, operands: Mapping[str, Array]) -> Answer:
+    def _sums(self, product: Answer) -> Numbers:
         absolute, relative, floor = _shares(self.gemm)
         x = product.values.astype(np.float64)
         error = absolute * product.scale.astype(np.float64) + relative * np.abs(x) + floor
-        held = {_X: Numbers(x, np.where(np.isfinite(error), error, 0.0))}
+        return Numbers(x, np.where(np.isfinite(error), error, 0.0))
+
+    def _answer(self, product: Answer, operands: Mapping[str, Array], second: Answer | None) -> Answer:
+        held = {_X: self._sums(product)} | ({} if second is None else {_Y: self._sums(second)})
+        x = held[_X].values
         held |= {name: Numbers(values) for name, values in operands.items()}
         (stage,) = self.expression.stages
         some = _Some(x.ndim, held)

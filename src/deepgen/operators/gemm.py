@@ -38,7 +38,6 @@ _FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names
 EXACT_SUMS = 128
 _FAST_EPSILON = 2.0**-13
 _BLOCKS_OF_K = f"(K + {BLOCK - 1}) // {BLOCK}"
-_EPILOGUE_RESULTS = ("f32", "bf16", "f16", "f8e4m3")  # of texts
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,14 @@ class Gemm(Operator):
         Word("dtype", "data type of A and B; results of 8-bit types are wider", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
         Word("epilogue", "bias,relu or a text such as gelu(x + bias[n]) + residual[m, n]", "choice", "none"),
+        Word(
+            "pair",
+            "where the epilogue has y, of a second B: rows or columns of B (joined), or B2 (two)",
+            "choice",
+            "none",
+            choices=epilogues.PAIRS,
+            later=True,
+        ),
         Word("fast_sums", "allow 8-bit floats to accumulate below f32 precision", "flag", False),
         Word("scales", "f32 factors of C, or of blocks of A and B", "choice", "none", choices=SCALES, later=True),
     )
@@ -75,6 +82,7 @@ class Gemm(Operator):
     scales: str = "none"  # of C, or of blocks of A and B
     fast_sums: bool = False  # 8-bit floats may be accumulated with fewer bits than f32 has
     epilogue: str = ""  # in its one spelling; empty where bias, activation and scales say all
+    pair: str = "none"  # where the epilogue has y
 
     def __post_init__(self) -> None:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
@@ -100,25 +108,12 @@ class Gemm(Operator):
         if self.blocks and (self.fast_sums or not self._eight_bit_floats):
             words = f"gemm: scales {self.scales} with {self.a} and {self.b}{' and fast_sums' * self.fast_sums}"
             raise BadInput(words, allowed="f8e4m3 or f8e5m2 as A and B, without fast_sums: blocks are added up in f32")
-        if self.epilogue:
-            self._check_epilogue()
+        epilogues.check(self)
 
     @property
     def blocks(self) -> tuple[int, int] | None:
         """Rows of A, and columns of B, that share a factor for each `BLOCK` steps of K; None: blocks have none."""
         return BLOCK_SCALES.get(self.scales)
-
-    def _check_epilogue(self) -> None:
-        if not isinstance(self.epilogue, str) or self.epilogue != epilogues.canonical(self.epilogue):
-            raise BadInput(f"gemm: epilogue {self.epilogue!r}", allowed="its one spelling, which dg.gemm gives it")
-        others = {"bias": self.bias, "activation": self.activation != "none", "scales": self.scales != "none",
-                  "beta": self.beta != 0.0}  # fmt: skip
-        if both := [name for name, there in others.items() if there]:
-            what = f"gemm: epilogue {self.epilogue!r} beside {' and '.join(both)}"
-            raise BadInput(what, allowed="all of it in the text, such as relu(x * scale[m] + bias[n] + c0[m, n])")
-        if self.c not in _EPILOGUE_RESULTS or self.acc not in ("f32", "i32"):
-            what = f"gemm: epilogue {self.epilogue!r} with {self.acc} sums and a result in {self.c}"
-            raise BadInput(what, allowed="f32 or i32 sums, and a result in " + ", ".join(_EPILOGUE_RESULTS))
 
     @property
     def operands(self) -> tuple[epilogues.EpilogueOperand, ...]:
@@ -158,17 +153,19 @@ class Gemm(Operator):
         return "_".join(names)
 
     def work(self) -> Work:
-        return least_work(self, {self.a: 2 * self.batch * self.m * self.n * self.k})
+        return least_work(self, {self.a: (4 if self.pair != "none" else 2) * self.batch * self.m * self.n * self.k})
 
     def signature(self) -> Signature:
         outer = ("batch",) if self.batch > 1 else ()
         a_shape = ("M", "K") if self.layout[0] == "n" else ("K", "M")
-        b_shape = ("K", "N") if self.layout[1] == "n" else ("N", "K")
+        n = "2 * N" if self.pair == "joined" else "N"
+        b_shape = ("K", n) if self.layout[1] == "n" else (n, "K")
         ranges = gemm_inputs.ranges(self)
         params = [
             Param("A", "input", self.a, outer + a_shape, range=ranges.get("A"), strides=ROWS),
             Param("B", "input", self.b, outer + b_shape, range=ranges.get("B"), strides=ROWS),
         ]
+        params += [Param("B2", "input", self.b, b_shape, strides=ROWS)] if self.pair == "two" else []
         if self.bias:
             params.append(Param("bias", "input", self.c, ("N",), range=ranges.get("bias")))
         for name, side, rows in zip(("scale_a", "scale_b"), "MN", self.blocks or (), strict=False):
@@ -205,6 +202,7 @@ class Gemm(Operator):
         for name in ("scale_a", "scale_b") if self.blocks else ():
             out[f"{name}_matrix"] = f"stride_{name}_0" if batched else "0"
             out |= {f"{name}_row": f"stride_{name}_{int(batched)}", f"{name}_step": f"stride_{name}_{batched + 1}"}
+        out |= {"ldb2": "stride_B2_0"} if self.pair == "two" else {}
         for one in self.operands:
             if one.kind == "mn":
                 out[f"ld_{one.name}"] = f"stride_{one.name}_{int(batched)}"
@@ -303,6 +301,8 @@ class Gemm(Operator):
             del values["fast_sums"]
         if not self.epilogue:
             del values["epilogue"]
+        if self.pair == "none":
+            del values["pair"]
         return {"name": self.name, **values}
 
     @classmethod
@@ -323,6 +323,7 @@ class Gemm(Operator):
         steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
         then = {"epilogue": self.epilogue or ",".join(steps)} if steps or self.epilogue else {}
         sums |= {"scales": self.scales} if self.blocks else {}
+        sums |= {"pair": self.pair} if self.pair != "none" else {}
         return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
 
 
@@ -345,6 +346,7 @@ def gemm(
     scales: str = "none",
     fast_sums: bool = False,
     epilogue: str = "none",
+    pair: str = "none",
 ) -> Gemm:
     """C = activation(alpha * op(A) op(B) * scale + beta * C + bias), of M x N, with sums over K products.
 
@@ -364,6 +366,8 @@ def gemm(
     fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
     epilogue: a text in place of beta, bias, activation and scales, such as "gelu(x + bias[n]) + residual[m, n]". Its
         operands are arguments of calls, in their order in the text, by the names that they have there.
+    pair: with y in the text, an element of the product with a second B: `joined` if B holds both, the second after the
+        first N rows or columns (the default then), or `two` if it is an argument B2.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))
     dtype = our_name(dtype)
@@ -379,9 +383,10 @@ def gemm(
             bias, activation, scales = words
         else:
             text = epilogues.canonical(epilogue)
+            pair = "joined" if pair == "none" and epilogues.has_second(text) else pair
     elif epilogue != "none":
         raise BadInput(f"gemm: epilogue {epilogue!r}", allowed="a text with x, such as relu(x + bias[n])")
-    return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums, text)
+    return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums, text, pair)
 
 
 def _follows(epilogue: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
 
     Factors keep magnitude 1: the tolerance is that of the product.
     """
-    if tensor.name.startswith("scale") or (gemm.epilogue and tensor.name not in ("A", "B")):
+    if tensor.name.startswith("scale") or (gemm.epilogue and tensor.name not in ("A", "B", "B2")):
         return 1.0
     if gemm.epilogue and probe == "large":
         return _LARGE_BEFORE  # functions and products of large numbers would be infinite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,9 @@ _DIGEST = 1 << 10  # number of products that takes as long as a row's digest
 
 
 def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+    if gemm.pair != "none":
+        first, second = (gemm_reference(of, own)["C"] for of, own in _pair(gemm, inputs))
+        return {"C": After(gemm, inputs).rows(first, 0, gemm.m, second)}
     c, shape = gemm.dtypes[2], (gemm.batch, gemm.m, gemm.n)
     product = np.empty(shape, np.int64 if _whole(gemm) else np.float64)
     size = np.ones((gemm.batch, 1, 1) if c.integer else shape, scale_format(c).numpy())
@@ -36,6 +40,13 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
         answer = _finished_rows(gemm, inputs, product.reshape(-1, gemm.n), size)
     full = gemm.tensors()[-1].shape
     return {"C": Answer(answer.values.reshape(full), answer.scale.reshape(full if answer.scale.size > 1 else ()))}
+
+
+def _pair(gemm: Gemm, inputs: Mapping[str, Array]) -> list[tuple[Gemm, dict[str, Array]]]:
+    """Both products of a pair, with their inputs."""
+    product, along = replace(gemm, epilogue="", pair="none"), int(gemm.layout[1] == "n")
+    both = (inputs["B"], inputs["B2"]) if gemm.pair == "two" else np.split(inputs["B"], 2, along)
+    return [(product, {"A": inputs["A"], "B": b}) for b in both]
 
 
 def _finished_rows(gemm: Gemm, inputs: Mapping[str, Array], product: Array, size: Array) -> Answer:
@@ -118,6 +129,9 @@ def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array, facto
 def reference_at(gemm: Gemm, inputs: Mapping[str, Array], places: Array) -> Answer:
     a, b, c, _ = gemm.dtypes
     batch, row, column = np.unravel_index(places, (gemm.batch, gemm.m, gemm.n))
+    if gemm.pair != "none":
+        first, second = (reference_at(of, own, places) for of, own in _pair(gemm, inputs))
+        return After(gemm, inputs).places(first, batch, row, column, second)
     every_a, every_b = (inputs[name].reshape(gemm.batch, *inputs[name].shape[-2:]) for name in "AB")
     with np.errstate(all="ignore"):
         wide_a = widen(every_a[batch, row, :] if gemm.layout[0] == "n" else every_a[batch, :, row], a)
@@ -210,6 +224,10 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
     whole = (2 if c.integer else 1) if a.integer and b.integer else 0
     if language not in ("cuda", "hip") or (c.integer and not (plain and whole)):
         return None
+    if gemm.pair != "none":
+        from deepgen.operators.expr import reference_kernels
+
+        return None if gemm.b.startswith("f8") else reference_kernels.reference_kernel(gemm.expression(), language)
     if language == "hip" and gemm.activation in ("gelu", "silu"):
         return None  # in HIP the exponential in f64 needs a vendor's library
     formats = (("A", a), ("B", b), ("C", c))

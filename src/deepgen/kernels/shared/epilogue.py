@@ -13,7 +13,17 @@ import numpy as np
 
 from deepgen.kernels.shared import sources
 from deepgen.operators import Gemm
-from deepgen.operators.epilogue import FORMATS, Apply, EpilogueOperand, Number, Sum, Tree, parse, text_of_words
+from deepgen.operators.epilogue import (
+    FORMATS,
+    Apply,
+    EpilogueOperand,
+    Number,
+    SecondSum,
+    Sum,
+    Tree,
+    parse,
+    text_of_words,
+)
 from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 HEADER, FUNCTIONS = "epilogue_text.h", "epilogue_functions.h"
@@ -21,8 +31,10 @@ REFUSED = "it has no epilogues as texts"
 _C_TYPES = {"f32": "float", "bf16": "uint16_t", "f16": "uint16_t"}
 
 
-def refused(gemm: Gemm, results: tuple[str, ...] = ("f32", "bf16", "f16")) -> str | None:
+def refused(gemm: Gemm, results: tuple[str, ...] = ("f32", "bf16", "f16"), *, pairs: bool = False) -> str | None:
     """The reason why a family with texts cannot compute this one."""
+    if gemm.pair != "none" and not pairs:
+        return "it has no pairs of products"
     if gemm.epilogue and gemm.c not in results:
         return f"its epilogues as texts produce {', '.join(results)}"
     return None
@@ -33,8 +45,8 @@ def c_text(tree: Tree, leaf: Callable[[EpilogueOperand], str]) -> str:
     if isinstance(tree, Number):
         text = repr(float(np.float32(tree.value)))
         return f"{text}f" if tree.value >= 0.0 else f"({text}f)"
-    if isinstance(tree, Sum):
-        return "x"
+    if isinstance(tree, (Sum, SecondSum)):
+        return "x" if isinstance(tree, Sum) else "y"
     if isinstance(tree, EpilogueOperand):
         return leaf(tree)
     assert isinstance(tree, Apply)
@@ -237,6 +249,7 @@ def _chunk_header(gemm: Gemm) -> str:
         row = f", o.e_ld_{one.name}, batch * o.e_stride_{one.name}" if one.kind == "mn" else ""
         asked.append(f"        e_{one.name}.ask(o.e_{one.name}{row}, m, n, row, column);")
     text = text_of(gemm, lambda one: f"e_{one.name}.at(i)")
+    second = ", float y" if gemm.pair != "none" else ""
     return f"""// The epilogue {gemm.epilogue}
 #pragma once
 #include "{FUNCTIONS}"
@@ -259,6 +272,6 @@ struct Operated {{
     DG_DEVICE Operated(const Operands& o, int batch, int m, int n, int row, int column) {{
 {chr(10).join(asked)}
     }}
-    DG_DEVICE float operator()(int i, float x) const {{ return {text}; }}
+    DG_DEVICE float operator()(int i, float x{second}) const {{ return {text}; }}
 }};
 """

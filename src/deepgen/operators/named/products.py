@@ -94,7 +94,17 @@ def gemm_expression(gemm: Gemm) -> Expression:
         raise BadInput("gemm: tf32 is a way to multiply", allowed="f32 in an expression")
     shapes = {one.name: one.shape for one in gemm.tensors()}
     tensors = {one.name: tensor(one.name, one.shape, one.dtype.name) for one in gemm.tensors() if one.name != "C"}
-    over = reduce_axis("k", gemm.k)
+    over, also = reduce_axis("k", gemm.k), reduce_axis("k", gemm.k)
+
+    def second_sum(row: Position, column: Position) -> Element:
+        """Of a pair's second B, which may follow the first in one tensor."""
+        at = column if gemm.pair == "two" else column + gemm.n
+        second = tensors["B2" if gemm.pair == "two" else "B"]
+        left = tensors["A"][(row, also) if gemm.layout[0] == "n" else (also, row)]
+        value = sum(
+            left.cast(gemm.acc) * second[(also, at) if gemm.layout[1] == "n" else (at, also)].cast(gemm.acc), also
+        )
+        return value * gemm.alpha if gemm.alpha != 1.0 else value
 
     def element(*at: Position) -> Element:
         *batch, row, column = at
@@ -114,7 +124,12 @@ def gemm_expression(gemm: Gemm) -> Expression:
         if gemm.epilogue:
             value = value if gemm.acc == "f32" else value.cast("f32")
             at_of = {"n": column, "m": row, "mn": at, "0": 0}
-            value = built(parse(gemm.epilogue), value, lambda one: tensors[one.name][at_of[one.kind]].cast("f32"))
+            value = built(
+                parse(gemm.epilogue),
+                value,
+                lambda one: tensors[one.name][at_of[one.kind]].cast("f32"),
+                lambda: second_sum(row, column),
+            )
         # GEMM's gelu is the tanh approximation.
         activation = {"gelu": "gelu_tanh"}.get(gemm.activation, gemm.activation)
         if activation in ACTIVATIONS:

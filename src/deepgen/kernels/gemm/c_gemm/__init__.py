@@ -42,7 +42,9 @@ class CGemm:
             return "it supports gemm only"
         if operator.a not in _TYPES or len({operator.a, operator.b, operator.c, operator.acc}) > 1:
             return "it computes in f32 or f64 only"
-        return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
+        if operator.scales != "none":
+            return "it has no scales: f32 and f64 need none"
+        return epilogue.refused(operator)
 
     def rank(self, operator: Operator, target: Target) -> Rank:
         """Kernels written with a CPU's own instructions are faster."""

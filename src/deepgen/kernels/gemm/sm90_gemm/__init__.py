@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepgen.kernels.gemm.sm90_gemm import paired
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
@@ -51,48 +52,53 @@ class Sm90Gemm:
                 return "for integer types alpha and beta must be integers"
             if operator.bias or operator.activation != "none" or operator.scales != "none":
                 return "it has no bias, activation or scales for integer types"
-        return epilogue.refused(operator)
+        return epilogue.refused(operator, pairs=True) or paired.unfit(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return sm90_space(self.name, *_served(operator, target))
+        gemm, gpu = _served(operator, target)
+        return (sm90_space if gemm.pair == "none" else paired.space)(self.name, gemm, gpu)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, gpu = _served(operator, target)
-        lowered = lower(gemm, config)
+        pair = gemm.pair != "none"
+        lowered = paired.lowered(gemm, config) if pair else lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
         lines = config["STORE"] in BY_LINES
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
-        more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None}
+        more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None, "paired.h": pair}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
-        own = sm90_sources(files, scaled=gemm.blocks is not None, text=bool(gemm.epilogue))
+        own = sm90_sources(files, scaled=gemm.blocks is not None, text=bool(gemm.epilogue), paired=pair)
         return Kernel(
             name=self.name,
             language="cuda",
             sources=(*own, products, *epilogue.chunk_sources(gemm, __name__)),
             flags=("-std=c++17", *defines({**lowered.macros, **epilogue.macros(gemm)})),
-            plan=plan(gemm, config, lowered, gpu.multiprocessors),
+            plan=(paired.planned if pair else plan)(gemm, config, lowered, gpu.multiprocessors),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
+        gemm, gpu = _served(operator, target)
+        return choose(gemm, gpu) if gemm.pair == "none" else next(paired.ranked(self.name, gemm, gpu))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        return various(*_served(operator, target))
+        gemm, gpu = _served(operator, target)
+        return various(gemm, gpu) if gemm.pair == "none" else paired.ranked(self.name, gemm, gpu)
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*_served(operator, target), config)
+        gemm, gpu = _served(operator, target)
+        return seconds(gemm if gemm.pair == "none" else paired.wide(gemm), gpu, config)
 
     def least_seconds(self, operator: Operator, target: Target) -> float:
         return LAUNCH * 1e-6
 
 
 def sm90_sources(
-    names: Iterable[str], *, grouped: bool = False, scaled: bool = False, text: bool = False
+    names: Iterable[str], *, grouped: bool = False, scaled: bool = False, text: bool = False, paired: bool = False
 ) -> tuple[Source, ...]:
     """Files of this family, for whole matrices or for rows that belong to experts, with scales of blocks and with a
     text of what follows the product, or without."""
-    words = {"GROUPED": grouped, "BLOCK_SCALES": scaled}
+    words = {"GROUPED": grouped, "BLOCK_SCALES": scaled, "PAIRED": paired}
     files = sources(__name__, names, epilogue=text)
     return tuple(replace(file, text=resolved(file.text, words)) for file in files)
 

@@ -28,6 +28,14 @@ DG_DEVICE float activate(float x) {
 DG_DEVICE int activate(int x) { return x; }
 
 #if EPILOGUE
+#if PAIRED
+// What `pair_up` gives is rounded as it is.
+template <int COUNT>
+struct Finish {
+    DG_DEVICE Finish(const Problem& p, i64 matrix, int row, int column) {}
+    DG_DEVICE acc_t operator()(const Problem& p, int i, acc_t sum) const { return sum; }
+};
+#else
 // What becomes of some chunks of sums before they are rounded.
 template <int COUNT>
 struct Finish {
@@ -37,6 +45,7 @@ struct Finish {
         : operated(p.operands, p.batch > 1 ? (int)(matrix / p.stride_c) : 0, p.m, p.n, row, column) {}
     DG_DEVICE acc_t operator()(const Problem& p, int i, acc_t sum) const { return operated(i, p.alpha * sum); }
 };
+#endif
 #else
 // What becomes of some chunks of sums before they are rounded. All that is read from memory is asked for first, so that
 // one wait serves them all.

@@ -54,6 +54,9 @@
 #define SHARED_A 0  // 1: all matrices of a batch have the same A, which is fetched as the first
 #endif
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
+#if PAIRED
+#include "paired.h"
+#endif
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
 // the swizzle has them: if the tile does not divide into such shares, neighbours fetch some lines both.
@@ -209,7 +212,11 @@ struct Late {
 
     DG_DEVICE Late(const TensorMap* map, int row, u32 buffers, int& turn)
         : map(map), row(row), buffers(buffers), turn(turn) {}
+#if PAIRED
+    DG_DEVICE void keep(const Problem& p, const Piece& tile, const acc_t (&sums)[RESULT_CHUNKS * 4]) {
+#else
     DG_DEVICE void keep(const Problem& p, const Piece& tile, const acc_t (&sums)[CHUNKS * 4]) {
+#endif
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) pack(p, tile, row, piece, sums, words[piece]);
 #pragma unroll
@@ -335,6 +342,18 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         }
 #pragma unroll
         for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
+#if PAIRED
+        acc_t results[RESULT_CHUNKS * 4];
+        pair_up(p, w, row, sums, results);
+#if LATE
+        late.keep(p, w, results);
+#elif STORE_TMA
+        if (REUSE) meet(ORDER, WORKERS);  // results go where all have read their tiles
+        store_copied(p, c, w, row, results, buffers, turn);
+#else
+        store_straight<RESULT_CHUNKS>(p, w, row, results, 0);
+#endif
+#else
 #if GROUPED
         int left = w.end - w.m - row;  // rows from this warp's first on: the copy engine would store others' too
         if (!GRADIENT && left < TILE_M - 48) {
@@ -375,6 +394,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         store_straight<CHUNKS>(p, w, row, sums, 0);
 #endif
 #endif
+#endif  // PAIRED
     }
 #if LATE
 #pragma unroll
@@ -395,6 +415,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     const char* b, int ldb, i64 stride_b,
 #else
     const __grid_constant__ TensorMap b,
+#endif
+#if PAIRED
+    const __grid_constant__ TensorMap b2,
 #endif
 #if LAST_LINE < 128
     const __grid_constant__ TensorMap a_last, const __grid_constant__ TensorMap b_last,
@@ -480,7 +503,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
         loaders.run(rank);
 #else
         if (threadIdx.x == CONSUMERS * 128)
+#if PAIRED
+            produce(p, s, &a, &b, &b2, JOINED ? p.n : 0, rank
+#else
             produce(p, s, &a, &b, rank
+#endif
 #if LAST_LINE < 128
                 , &a_last, &b_last
 #endif

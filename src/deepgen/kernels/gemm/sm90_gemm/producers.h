@@ -27,7 +27,13 @@ DG_DEVICE void get_tile(
     }
 }
 
+#if PAIRED
+DG_DEVICE void produce(
+    const Problem& p, const Shared& s, const TensorMap* a, const TensorMap* b, const TensorMap* b2, int from, int rank
+) {
+#else
 DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, const TensorMap* b, int rank) {
+#endif
     Schedule schedule(p, rank, 0, 1);
     Place at;
     Piece w;
@@ -56,8 +62,14 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
                 get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
                     tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, of_b, rank_m, along_m, use_b);
 #else
+#if PAIRED
+                u32 second = tile + ATOMS * A_BYTES + j * B_BYTES + B_BYTES / 2;
+                get<CLUSTER_M, CACHE_B>(second - B_BYTES / 2, b, full, k, w.n, 0, along_m, use_b);
+                get<CLUSTER_M, CACHE_B>(second, b2, full, k, from + w.n, 0, along_m, use_b);
+#else
                 get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
                     tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m, use_b);
+#endif
 #endif
                 k += BK / ATOMS;
             }
