@@ -122,7 +122,7 @@ def on_hopper(kernel: Kernel, operator: Operator, folder: Path) -> Wrong:
     blocks, threads = (int(evaluate(size[0], operator.scalars())) for size in (step.grid, step.block))
     formats = {tensor.dtype.name for tensor in operator.tensors()}
     assert len(kernel.plan.steps) == 1 and blocks * threads <= MOST_THREADS, "several steps or many blocks"
-    assert formats <= {"bf16", "f16"}, "other formats than bf16 and f16"
+    assert formats <= {"bf16", "f16", "i32"}, "other formats than bf16 and f16"
     library = hopper_emulation.build(kernel, folder)
 
     def wrong(probe: str) -> str:
