@@ -209,6 +209,22 @@ def test_long_rows_are_reduced_twice_while_they_are_read_once(tmp_path: Path, mo
 
 
 @emulated
+def test_a_single_row_is_kept_and_short_rows_of_lines_need_one_launch(tmp_path: Path) -> None:
+    x, over = dg.tensor("x", (1200,), "bf16"), dg.reduce_axis("r", 1200)
+    most = dg.compute("most", (1,), lambda _: dg.max(x[over].cast("f32"), over))
+    total = dg.compute("total", (1,), lambda _: dg.sum(dg.exp(x[over].cast("f32") - most[0]), over))
+    row = dg.compute("y", (1200,), lambda i: (dg.exp(x[i].cast("f32") - most[0]) / total[0]).cast("bf16"))
+    z, first, last = dg.tensor("z", (64, 5, 16), "f16"), dg.reduce_axis("p", 64), dg.reduce_axis("q", 16)
+    both = dg.compute("y", (5,), lambda i: dg.sum(z[first, i, last].cast("f32"), first, last))
+    kinds = {"kept": dg.expression(row), "rows": dg.expression(both)}
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name == name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name in ("kept", "rows")), tmp_path / "all")
+
+
+@emulated
 def test_short_columns_that_are_read_again_are_kept_by_threads(tmp_path: Path) -> None:
     x, over = dg.tensor("x", (3, 40, 33), "f16"), dg.reduce_axis("r", 40)
     most = dg.compute("most", (3, 33), lambda i, j: dg.max(x[i, over, j], over))

@@ -4,6 +4,7 @@ with a few threads of its block."""
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.groups import with_operands
@@ -20,6 +21,7 @@ _NEIGHBOURS = 32  # columns: a warp's lanes
 _SHORT = 9  # rows of a column: threads load these at once in any case
 _TEAMS, _TEAM_COLUMNS, _SECTOR = 8, 64, 32  # threads per column of a block, its columns, and bytes of memory's sectors
 _SHORT_ROW = 64  # elements
+_LINE, _SMALL = 32, 1 << 20  # bytes of a row, and of all that is read, for which one launch is better than two
 
 
 class Columns:
@@ -148,7 +150,10 @@ def with_columns(expression: Expression) -> Expression:
         shapes = {expression.shape_of(tensor)[-2:] for tensor in tensors}
         both = sum(facts.depends(read, name) for read in streams for name in (own.name, inner.name))
         few = inner.extent > _SHORT_ROW or facts.elements(stage) < inner.extent * LEAST_ROWS
-        if few or shapes != {(own.extent, inner.extent)} or both != 2 * len(streams):
+        size = max(dtype(read.dtype).bytes for read in streams)
+        lines = inner.extent * size % WIDEST == 0 and inner.extent * size >= _LINE  # which threads read well as rows
+        small = facts.elements(stage) * prod(stage.shape) * size <= _SMALL
+        if lines or small or few or shapes != {(own.extent, inner.extent)} or both != 2 * len(streams):
             continue
         return _of_columns(expression, stage, own, inner)
     return expression

@@ -345,8 +345,9 @@ def kept_tensors(group: StageGroup) -> list[str]:
         first = group.across if stage == group.last and group.across else [axis.name for axis in stage.axes[:rows]]
         own = [*first, *(axis.name for axis in (*stage.reduced, *stage.axes) if axis.name not in first)]
         own.insert(place, own.pop())
+        single = own[rows:] if place == rows and prod(group.sums[0].shape) == 1 else own  # of tensors that are one row
         for read in reads(stage.value):
-            same = [facts.plain(index) for index in read.indices] == own and len(own) == rows + 1
+            same = [facts.plain(index) for index in read.indices] in (own, single) and len(own) == rows + 1
             (readers.setdefault(read.tensor, set()) if same else elsewhere).add(stage.name if same else read.tensor)
     return [tensor for tensor, names in readers.items() if len(names) > 1 and tensor not in elsewhere]
 

@@ -134,7 +134,8 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
         plan.require(times([threads, held]) <= plan.target.registers_per_sm, "rows fit in registers")
         plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
     for tensor in kept:
-        keep(f"{tensor}.row", f"a{place}")
+        single = len(plan.expression.shape_of(tensor)) == 1
+        keep(f"{tensor}.row", *(("a0", 0, 0) if single else (f"a{place}",)))
     for tensor in early:
         keep(f"{tensor}.row", "a0", 0, 0)
 
