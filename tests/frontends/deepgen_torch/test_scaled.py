@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ torch = pytest.importorskip("torch")
 
 from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
 
+import deepgen  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch.ops import scaled_mm  # noqa: E402
 from deepgen.frontends.torch.scaled import Factors  # noqa: E402
+from deepgen.operators import gemm  # noqa: E402
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -116,3 +119,26 @@ def test_what_is_scaled_by_rows_stays_torchs() -> None:
             with pytest.raises((RuntimeError, TypeError)):
                 torch._scaled_mm(a, b.t())
     assert kernel.calls == 0
+
+
+@pytest.mark.slow
+def test_scales_of_blocks_are_served_with_any_strides_by_the_shapes_of_the_scales(tmp_path: Path) -> None:
+    m, n, k = 40, 200, 300
+    target = deepgen.targets.resolve("cpu")
+    operator = gemm(m, n, k, dtype="f8e4m3", layout="nt", scales="1x128,128x128")
+    study = deepgen.tune(operator, target=target, trials=1, out=tmp_path / "study", progress=False, baselines=False)
+    library = deepgen.library(tmp_path / "library", create=True)
+    library.add(study)
+    a, b = (torch.randn(size, k).to(torch.float8_e4m3fn) for size in (m, n))
+    with torch.no_grad(), dt.use(library, race=False) as used:
+        for one, other in ((torch.rand(m, 3), torch.rand(3, 2)), (torch.rand(3, m).T, torch.rand(2, 3).T)):
+            wide = a.float() * one.repeat_interleave(128, 1)[:, :k]
+            want = wide @ (b.float() * other.T.repeat_interleave(128, 0).repeat_interleave(128, 1)[:n, :k]).T
+            for _ in range(2):
+                result = torch._scaled_mm(a, b.t(), one, other, out_dtype=torch.bfloat16)
+                torch.testing.assert_close(result.float(), want, rtol=1e-2, atol=1e-2)
+        with pytest.raises(
+            (RuntimeError, ValueError)
+        ):  # blocks that nothing is known of are torch's, which has none on processors
+            torch._scaled_mm(a, b.t(), torch.rand(m, 5), torch.rand(5, 2), out_dtype=torch.bfloat16)
+    assert [met.calls.served for met in used.met if met.ours] == [2, 2]

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from deepgen.operators import Gemm, GroupedGemm, Operator, gemm, grouped_gemm
+from deepgen.operators.gemm import BLOCK_SCALES
+from deepgen.operators.products import BLOCK
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import our_name
 
@@ -64,6 +66,20 @@ def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool = False) -> Asked | No
     return product and replace(product, tensors=(*product.tensors, scale.view(1)), places=(0, 1, 2))
 
 
+def block_scaled_mm(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Asked | None:
+    """8-bit floats whose blocks have scales in f32, with result in bf16: which blocks, the scales' shapes tell."""
+    kept = {a.dtype, b.dtype} <= {*_EIGHT_BITS} and scale_a.dtype == scale_b.dtype == torch.float32
+    if not kept or {a.dim(), b.dim(), scale_a.dim(), scale_b.dim()} != {2} or a.shape[1] <= BLOCK:
+        return None  # scales of rows and columns, if there is one block of K
+    m, n, blocks = a.shape[0], b.shape[1], -(-a.shape[1] // BLOCK)
+    shapes = (tuple(scale_a.shape), tuple(scale_b.shape))
+    for name, (high, wide) in BLOCK_SCALES.items():
+        if shapes == ((-(-m // high), blocks), (blocks, -(-n // wide))):
+            product = _product(a, b, None, (0, 1), (m, n), {"c": "bf16", "scales": name}, torch.bfloat16)
+            return product and replace(product, tensors=(*product.tensors, scale_a, scale_b.mT), places=(0, 1, 2, 3))
+    return None
+
+
 def torch_scaled_mm(
     a: Any,
     b: Any,
@@ -106,7 +122,7 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
         return ("grouped_mm",) if operator.scales == "none" and operator.a == operator.c else ()
     if not isinstance(operator, Gemm):
         return ()
-    if operator.blocks or operator.epilogue:
+    if operator.epilogue:
         return ()
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
 

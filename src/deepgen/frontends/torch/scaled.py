@@ -1,8 +1,11 @@
-"""A replacement for torch._scaled_mm: products of 8-bit floats, with one scale for each of the two matrices."""
+"""A replacement for torch._scaled_mm: products of 8-bit floats, with one scale for each of the two matrices, or for
+each of their blocks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +13,14 @@ from torch.autograd import forward_ad
 
 from deepgen.frontends.torch.functions import Places, Run, remember
 from deepgen.frontends.torch.ops import TORCHS
+from deepgen.frontends.torch.products import block_scaled_mm
 from deepgen.frontends.torch.race import PLAIN, modes, watched
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
 
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # maximum cost in seconds of multiplying two scales in eager code: a torch call and a launch
 
+_FACTORED = 3  # tensors of a product whose scales are multiplied before: A, B and one factor
 _MOST_FACTORS, _MOST_OWN = 4096, 4096  # a model with 80 layers has 560 such products
 _BF16 = torch.bfloat16
 _is_grad_enabled = torch.is_grad_enabled
@@ -111,6 +116,8 @@ def scaled_mm_of(router: Router) -> Run:
         return None if run is None else run(*operands)
 
     def serving(route: Route) -> Run:
+        if len(route.places) > _FACTORED:  # scales of blocks go to the kernel as they are
+            return lambda *operands: None if route.idle else route.run(operands)
         return by_scales(route, route.quick(), factors, called=route.called)
 
     return scaled_mm
@@ -137,7 +144,10 @@ def _route(
     router: Router, operands: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
 ) -> Route | None:
     a, b, scale_a, scale_b = operands
-    if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
+    if scale_a.numel() != 1 or scale_b.numel() != 1:
+        torchs_own = partial(SCALED_MM, out_dtype=_BF16, use_fast_accum=fast)
+        return router.route("block_scaled_mm", operands, torchs_own, serving, block_scaled_mm)
+    if scale_b.dtype != torch.float32:
         return None
 
     def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
