@@ -137,8 +137,7 @@ def test_scales_of_blocks_are_served_with_any_strides_by_the_shapes_of_the_scale
             for _ in range(2):
                 result = torch._scaled_mm(a, b.t(), one, other, out_dtype=torch.bfloat16)
                 torch.testing.assert_close(result.float(), want, rtol=1e-2, atol=1e-2)
-        with pytest.raises(
-            (RuntimeError, ValueError)
-        ):  # blocks that nothing is known of are torch's, which has none on processors
+        # Other blocks are torch's, which has none on processors.
+        with pytest.raises((RuntimeError, ValueError)):
             torch._scaled_mm(a, b.t(), torch.rand(m, 5), torch.rand(5, 2), out_dtype=torch.bfloat16)
     assert [met.calls.served for met in used.met if met.ours] == [2, 2]
