@@ -11,6 +11,7 @@ import hopper_emulation
 import mma_emulation
 import pytest
 import simt_emulation
+from dot_gemm_cases import emulated
 from kernel_runs import Runs
 
 from deepgen import generators, targets
@@ -50,6 +51,26 @@ def test_drawn_texts_are_right_in_plain_c(seed: int) -> None:
     runs = Runs(family.emit(operator, HERE, config), HERE, "-O1")
     for m, n, k in ((37, 70, 53), (1, 1, 1), (67, 131, 300)):
         assert runs.wrong(replace(operator, m=m, n=n, k=k)) == "", text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "chip", "words", "only"),
+    [
+        ("x86_vector_dot_gemm", "x86:avx512_vnni", {"dtype": "i8", "c": "bf16", "batch": 2}, {}),
+        ("x86_vector_dot_gemm", "x86:avx512_bf16", {"dtype": "bf16"}, {"SWAP": True}),
+        ("x86_amx_gemm", "x86:amx", {"dtype": "bf16", "c": "f32", "batch": 2}, {"PARTITION": "right", "TASKS": 2}),
+        ("x86_amx_gemm", "x86:amx", {"dtype": "i8", "c": "f32"}, {"SWAP": False}),
+        ("x86_amx_gemm", "x86:amx", {"dtype": "bf16", "k": 700}, {"PARTITION": "k"}),
+    ],
+)
+def test_processors_with_products_of_their_own(
+    name: str, chip: str, words: dict[str, Any], only: dict[str, Any]
+) -> None:
+    operator = gemm(167, 170, **{"k": 131, **words}, layout="nt", epilogue=ONE)
+    family, target = generators.by_name(name), replace(targets.resolve(chip), cores=2)
+    (config,) = family.space(operator, target).restrict(only).sample(1, seed=3)
+    assert Runs(emulated(family.emit(operator, target, config)), HERE).wrong(operator) == "", config
 
 
 @EMULATED

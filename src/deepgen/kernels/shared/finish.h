@@ -12,6 +12,9 @@
 #define ACTIVATION 0
 #endif
 
+#if EPILOGUE
+#include "epilogue_text.h"
+#endif
 #if defined(__clang__)
 #define UNROLLED_BY_4 _Pragma("unroll 4")
 #else
@@ -40,10 +43,18 @@ typedef struct {
     float alpha, beta;
     const number *bias;   // of the first column
     const float *scales;  // of the first row or column
+#if EPILOGUE
+    operands more;
+    long matrix, row, column;  // of the batch; of the first number of c
+#endif
 } result;
 
 // What asks for nothing but the sums themselves can be stored without a second look.
+#if EPILOGUE
+static inline int is_plain(const result *r) { return 0; }
+#else
 static inline int is_plain(const result *r) { return r->alpha == 1 && r->beta == 0 && !BIAS && !SCALES && !ACTIVATION; }
+#endif
 
 #if C_TYPE == 1
 static inline float wide(number x) {
@@ -96,6 +107,15 @@ static inline result_number activate(result_number x) {
 // One row of C from one row of sums; (row, column) is its place in C.
 static void finish_row(const sum *from, long columns, long row, long column, const result *r) {
     number *c = r->c + row * r->ldc + column;
+#if EPILOGUE
+    for (long j = 0; j < columns; j += 64) {
+        const long some = columns - j < 64 ? columns - j : 64;
+        float x[64];
+        for (long i = 0; i < some; i++) x[i] = r->alpha * (float)from[j + i];
+        apply_epilogue(&r->more, r->matrix, r->row + row, r->column + column + j, some, x);
+        for (long i = 0; i < some; i++) c[j + i] = narrow(x[i]);
+    }
+#else
     const result_number alpha = (result_number)r->alpha, beta = (result_number)r->beta;
     for (long j = 0; j < columns; j++) {
         result_number x = alpha * (result_number)from[j];
@@ -104,6 +124,7 @@ static void finish_row(const sum *from, long columns, long row, long column, con
         if (BIAS) x += wide(r->bias[column + j]);
         c[j] = narrow(activate(x));
     }
+#endif
 }
 
 // Sums whose rows lie `step` bytes apart.

@@ -66,8 +66,8 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 
 def unfit_result(gemm: Gemm) -> str | None:
     """The reason why these operands cannot give such sums or such a result; None if they can."""
-    if gemm.epilogue:
-        return epilogue.REFUSED
+    if (why := epilogue.refused(gemm)) is not None:
+        return why
     integer = gemm.a in ("i8", "u8")
     if gemm.acc != ("i32" if integer else "f32"):
         return f"it accumulates {gemm.a} in {'i32' if integer else 'f32'} only"
@@ -103,7 +103,8 @@ def operand_macros(gemm: Gemm, swap: bool) -> dict[str, int]:
 
 def finish_macros(gemm: Gemm) -> dict[str, int]:
     """The macros for the epilogue in finish.h."""
-    return {"BIAS": int(gemm.bias), "SCALES": _SCALES[gemm.scales], "ACTIVATION": _ACTIVATIONS[gemm.activation]}
+    return {"BIAS": int(gemm.bias), "SCALES": _SCALES[gemm.scales], "ACTIVATION": _ACTIVATIONS[gemm.activation],
+            **epilogue.macros(gemm)}  # fmt: skip
 
 
 def partitions(gemm: Gemm) -> list[str]:

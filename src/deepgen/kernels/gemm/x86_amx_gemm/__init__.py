@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.x86_amx_gemm.defaults import BYTES_WORTH_A_THREAD, default_config
-from deepgen.kernels.shared import c_kernel, covering, served, thread_counts
+from deepgen.kernels.shared import c_kernel, covering, epilogue, served, thread_counts
 from deepgen.kernels.shared.x86 import (
     C_TYPES,
     HUGE_PAGE,
@@ -135,7 +135,14 @@ class AmxGemm:
         packed = _packed_b(gemm, config) if self._constant_b else None
         step = Step("deepgen_gemm", _arguments(gemm, config, packed))
         macros = {**_macros(gemm, config), "PACKED": int(self._constant_b)}
-        return c_kernel(self.name, __name__, _SOURCES, macros, LaunchPlan((step,), _preparation(packed)))
+        return c_kernel(
+            self.name,
+            __name__,
+            _SOURCES,
+            macros,
+            LaunchPlan((step,), _preparation(packed)),
+            epilogue.row_sources(gemm, __name__),
+        )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return default_config(*served(operator, target, Gemm, X86), constant_b=self._constant_b)
@@ -221,6 +228,7 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -
         *(ScalarArg("i64", size) for size in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
+        *epilogue.arguments(gemm, "i64"),
     )
 
 

@@ -211,6 +211,9 @@ static void one_task(const job *g, course *c, long t) {
         r.c += x * g->stride_c + rows.from * r.ldc + columns.from;
         if (BIAS) r.bias += columns.from;
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
+#if EPILOGUE
+        r.matrix = x, r.row = rows.from, r.column = columns.from;
+#endif
         pool_range k = SLICED ? pool_part(g->K, DEPTH, g->slices, slice) : (pool_range){0, g->K};
         c->left = (matrix){place(left, LEFT_ACROSS, p.from, k.from), left.ld};
         const char *columns_at =
@@ -255,6 +258,9 @@ static void draw_sums(void *arg, int thread) {
         }
         result r = g->r;
         r.c += t / products(g) * g->stride_c;
+#if EPILOGUE
+        r.matrix = t / products(g);
+#endif
         c.r = &r;
         finish(&c, (const char *)to, rows, least(COLS, g->Q - column), row, column);
     }
@@ -281,10 +287,18 @@ void deepgen_gemm(const char *A, const char *B, number *C,
 #endif
                   char *workspace, int64_t slot, int64_t M, int64_t N, int64_t K, int64_t batch, int64_t lda,
                   int64_t ldb, int64_t ldc, int64_t stride_a, int64_t stride_b, int64_t stride_c, float alpha,
+#if EPILOGUE
+                  float beta, int32_t threads EPILOGUE_PARAMETERS) {
+#else
                   float beta, int32_t threads) {
+#endif
     if (PACKED && HUGE_PAGES) B = page_border(B);
     matrix a = {A, lda * ES}, b = {B, ldb * ES};
     result r = {C, ldc, alpha, beta, 0, 0};
+#if EPILOGUE
+    r.more = (operands)EPILOGUE_GIVEN;
+    r.matrix = r.row = r.column = 0;
+#endif
 #if BIAS
     r.bias = bias;
 #endif
@@ -305,6 +319,8 @@ void deepgen_gemm(const char *A, const char *B, number *C,
     }
 }
 
+#if EPILOGUE
+#else
 // The same with all arguments in one block.
 void deepgen_gemm_block(const slot *a) {
     const slot *x = a + 3 + BIAS + (SCALES > 0);
@@ -318,6 +334,7 @@ void deepgen_gemm_block(const slot *a) {
                  x[0].p, x[1].i64, x[2].i64, x[3].i64, x[4].i64, x[5].i64, x[6].i64, x[7].i64, x[8].i64, x[9].i64,
                  x[10].i64, x[11].i64, x[12].f32, x[13].f32, x[14].i32);
 }
+#endif
 
 #if PACKED
 // All of a constant B, ahead of time: panels over the whole of K, one after the other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
+from deepgen.kernels.shared import c_kernel, covering, epilogue, nearest, served, thread_counts
 from deepgen.kernels.shared.x86 import (
     C_TYPES,
     PARTITION,
@@ -135,7 +135,9 @@ class DotGemm:
             "TASKS": config.get("TASKS", 1),
         }
         step = Step("deepgen_gemm", _arguments(gemm, config, _workspace(gemm, config)))
-        return c_kernel(self.name, __name__, (*_OWN, *_SHARED), knobs, LaunchPlan((step,)))
+        return c_kernel(
+            self.name, __name__, (*_OWN, *_SHARED), knobs, LaunchPlan((step,)), epilogue.row_sources(gemm, __name__)
+        )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target, Gemm, X86)
@@ -325,4 +327,5 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], workspace: str) -> tuple[A
         *(ScalarArg("i64", name) for name in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
+        *epilogue.arguments(gemm, "i64"),
     )

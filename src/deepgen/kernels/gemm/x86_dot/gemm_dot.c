@@ -60,6 +60,9 @@ static void one_task(const job *g, scratch *s, long t) {
         r.c = (number *)((char *)r.c + (x * g->stride_c + rows.from * r.ldc + columns.from) * C_BYTES);
         if (BIAS) r.bias = (const number *)((const char *)r.bias + columns.from * C_BYTES);
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
+#if EPILOGUE
+        r.matrix = x, r.row = rows.from, r.column = columns.from;
+#endif
         course c = {left, right, p.size, q.size, g->K, &r, s};
         serial_gemm(&c);
     }
@@ -81,9 +84,18 @@ static void draw_tasks(void *arg, int thread) {
 // C where K is more than one block.
 void deepgen_gemm(const char *A, const char *B, number *C, const number *bias, const float *scale, char *workspace,
                   int64_t M, int64_t N, int64_t K, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc,
+#if EPILOGUE
+                  int64_t stride_a, int64_t stride_b, int64_t stride_c, float alpha, float beta, int32_t threads
+                  EPILOGUE_PARAMETERS) {
+#else
                   int64_t stride_a, int64_t stride_b, int64_t stride_c, float alpha, float beta, int32_t threads) {
+#endif
     matrix a = {A, lda * ES}, b = {B, ldb * ES};
     result r = {C, ldc, alpha, beta, bias, scale};
+#if EPILOGUE
+    r.more = (operands)EPILOGUE_GIVEN;
+    r.matrix = r.row = r.column = 0;
+#endif
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
              SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, 0, 0, {0}, 0};
     g.block = DIRECT ? 0 : NC_WHOLE / COLS * GROUP_BYTES * ceil_div(K, LINE) * 16;
@@ -92,8 +104,11 @@ void deepgen_gemm(const char *A, const char *B, number *C, const number *bias, c
     pool_run(threads, draw_tasks, &g);
 }
 
+#if EPILOGUE
+#else
 // The same with all arguments in one block.
 void deepgen_gemm_block(const slot *a) {
     deepgen_gemm(a[0].p, a[1].p, a[2].p, a[3].p, a[4].p, a[5].p, a[6].i64, a[7].i64, a[8].i64, a[9].i64, a[10].i64,
                  a[11].i64, a[12].i64, a[13].i64, a[14].i64, a[15].i64, a[16].f32, a[17].f32, a[18].i32);
 }
+#endif
