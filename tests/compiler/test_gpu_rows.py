@@ -266,6 +266,9 @@ def test_few_long_rows_are_reduced_by_clusters_of_blocks_in_one_launch(tmp_path:
         assert launch.cluster in (4, 8, 16) and launch.threads == (512 * launch.cluster, 1, 1), name
     (tmp_path / "all").mkdir()
     right(programs, tmp_path / "all")
+    for name, largest in (("cuda:sm_120", 8 * 512), ("cuda:sm_100", 16 * 512)):
+        (sketch, *_) = gpu_sketches(cases.softmax(1, 240_000), chip(name))
+        assert sketch.usual()["team"] == largest
     for other in (chip("cuda:sm_80"), chip("hip:gfx942")):
         assert not any("cluster" in sketch.name for sketch in gpu_sketches(kinds["softmax"], other))
 

@@ -20,7 +20,8 @@ from deepgen.vocabulary import dtype
 
 _MOST_THREADS, _USUAL_THREADS = 1024, 128
 
-_CLUSTERS, PORTABLE_CLUSTER = (4, 8, 16), 8  # blocks of a cluster; as many as any chip that has clusters can run
+_CLUSTERS, _PORTABLE = (4, 8, 16), 8  # blocks of a cluster; as many as any chip that has clusters can run
+_OF_SERVERS = 200 << 10  # bytes of shared memory of a multiprocessor
 _LEAST_OF_CLUSTER, _SHARE = 1 << 14, 32  # elements of a row, and usually of each thread
 _MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take longer than further launches for others
 _FEW = 256  # results: with fewer, threads share a reduction
@@ -171,10 +172,12 @@ def _cluster(
     plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]
 ) -> tuple[Extent, Extent, Extent]:
     """The same for the blocks of a cluster."""
-    able = [n for n in _CLUSTERS if _rows(group.last, group) * n <= plan.target.multiprocessors]
+    server = plan.target.shared_per_sm >= _OF_SERVERS  # only these run more blocks of a cluster
+    sizes = [n for n in _CLUSTERS if server or n <= _PORTABLE]
+    able = [n for n in sizes if _rows(group.last, group) * n <= plan.target.multiprocessors]
     enough = [n for n in able if longest <= n * CLUSTERED * _SHARE or n == able[-1]]
-    usual = max(enough[0], min(able[-1], PORTABLE_CLUSTER))
-    team = plan.knob("team", [n * CLUSTERED for n in _CLUSTERS], usual * CLUSTERED)
+    usual = max(enough[0], min(able[-1], _PORTABLE))
+    team = plan.knob("team", [n * CLUSTERED for n in sizes], usual * CLUSTERED)
     return team, 1, plan.knob("each", (1, 2, 4, 8), _usual_each(plan, group, reductions, longest, kept))
 
 
