@@ -36,7 +36,7 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _BYTES, _LEAST_BYTES = 32 << 10, 4 << 10  # of a part, which stays in L1 until it is read again
-_LEAST_PARTS, _MOST_PARTS = 8, 4096
+_LEAST_PARTS, _MOST_PARTS = 8, 8192
 _BLOCKS = 4  # per multiprocessor, at least
 _PART, _WHICH = "piece", "which"
 _BOTH = Axis(_WHICH, 2)
@@ -110,9 +110,10 @@ def _parts(stage: Stage, gpu: Gpu) -> int:
     over = {axis.name for axis in stage.reduced}
     streams = [read for read in reads(stage.value) if any(index.iterators & over for index in read.indices)]
     size = min((dtype(read.dtype).bytes for read in streams), default=1)
-    longest = facts.longest(stage).extent
+    along = facts.longest(stage)
+    longest = along.extent // (WIDEST if along == stage.reduced[-1] else 1)  # runs are along the last
     busy = min(gpu.multiprocessors * _BLOCKS // rows, elements * size // _LEAST_BYTES)  # parts for all multiprocessors
-    count = min(_MOST_PARTS, max(elements * size // _BYTES, busy), longest // WIDEST)
+    count = min(_MOST_PARTS, max(elements * size // _BYTES, busy), longest)
     return even_parts(stage, count) if count >= _LEAST_PARTS and rows * _BLOCKS <= gpu.multiprocessors else 1
 
 
