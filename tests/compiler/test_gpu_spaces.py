@@ -215,6 +215,15 @@ def test_sums_of_many_results_are_not_split() -> None:
         assert not any("split" in sketch.name for sketch in gpu_sketches(expression, H200))
 
 
+def test_small_windows_of_many_images_have_threads_along_the_images() -> None:
+    x, taps = dg.tensor("x", (77824, 4, 4), "f16"), [dg.reduce_axis(name, 3) for name in "hw"]
+    pooled = dg.expression(
+        dg.compute("y", (77824, 2, 2), lambda n, h, w: dg.sum(x[n, h + taps[0], w + taps[1]], *taps))
+    )
+    (sketch, *_) = gpu_sketches(pooled, H200)
+    assert sketch.name == "threads" and sketch.usual()["i0_threads"] == 32
+
+
 def variance(rows: int, cols: int, axis: int) -> Expression:
     x, over = dg.tensor("x", (rows, cols), "bf16"), dg.reduce_axis("k", (rows, cols)[axis])
 

@@ -291,15 +291,15 @@ def _sizes(
         each = max((k for k in several if axis.extent % k == 0 and k <= most), default=1)
         each = tile[axis.name][0] if tile else 1 if alone else each
         inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
-        covering = _power_below(max(1, axis.extent // each))
-        usual = min(covering, room, 16 if shared else room)
+        covering, highest = _power_below(max(1, axis.extent // each)), 256 if last else 32
+        usual = min(covering, room, 16 if shared else highest)
         while n and usual > 1 and axis.extent % (usual * each):
             usual //= 2
         if not tile and n == len(free) - 1 and sums is not None and _USUAL_THREADS // room * usual < _FEW_THREADS:
             usual = min(covering, room, 32)  # otherwise a block would have hardly any threads
         usual = tile[axis.name][1] if tile else usual
         room //= usual
-        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, 256 if last else 32)), usual)
+        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, highest)), usual)
     return threads, inner
 
 
