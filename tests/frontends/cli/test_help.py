@@ -49,7 +49,7 @@ def test_help_names_only_the_options_of_its_command(deepgen: Callable) -> None:
         ("deepgen tune soft", ["softmax"]),
         ("deepgen tune gemm --dtype b", ["bf16"]),
         ("deepgen tune gemm --strategy mod", ["model"]),
-        ("deepgen tune gemm --family c_g", ["c_gemm"]),
+        ("deepgen tune gemm --family c_ge", ["c_gemm"]),
         ("deepgen tune gemm --target cp", ["cpu:native"]),
     ],
 )
