@@ -106,3 +106,19 @@ def test_families_come_in_the_order_of_their_speed() -> None:
     odd = replace(operator, k=2044)
     assert Sm90Grouped().refuses(odd, CHIP) == "it supports rows of A and B of whole 16 bytes"
     assert generators.find(replace(operator, a="f32", c="f32"), HERE).name == "c_grouped"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slower", "faster"),
+    [
+        ((8, 4096, 4096, 2048), ("cooperative", 2, 1, 224), ("ping-pong", 2, 2, 128)),  # 133 and 115 us on an H200
+        ((8, 2048, 1536, 2048), ("cooperative", 3, 1, 144), ("ping-pong", 2, 2, 128)),  # 44.5 and 30.1 us
+        ((32, 8192, 1024, 1408), ("cooperative", 3, 1, 128), ("ping-pong", 2, 2, 128)),  # 58.2 and 52.5 us
+        ((4, 264, 2048, 4096), ("cooperative", 2, 1, 64), ("cooperative", 1, 1, 128)),  # 39.9 and 29.4 us
+    ],
+)
+def test_tiles_come_in_the_order_that_was_timed(sizes: tuple[int, int, int, int], slower: Any, faster: Any) -> None:
+    operator, knobs = grouped_gemm(*sizes), ("SCHEDULE", "CONSUMERS", "TILES_M", "BN")
+    ranked = Sm90Grouped().ranked(operator, targets.resolve("cuda:h200"))
+    order = [tuple(config[knob] for knob in knobs) for config in ranked]
+    assert faster in order[: order.index(slower) if slower in order else len(order)]
