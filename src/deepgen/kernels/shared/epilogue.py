@@ -23,11 +23,15 @@ from deepgen.operators.epilogue import (
     Tree,
     parse,
     text_of_words,
+    walk,
 )
 from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 HEADER, FUNCTIONS = "epilogue_text.h", "epilogue_functions.h"
 REFUSED = "it has no epilogues as texts"
+# Issue slots of a warp, for one element.
+_SLOTS = {"gelu": 22.0, "gelu_tanh": 12.0, "silu": 11.0, "sigmoid": 11.0, "tanh": 14.0, "exp": 5.0, "/": 5.0}
+_SLOTS_OF_OPERANDS = {"n": 1.0, "mn": 3.0, "m": 0.2, "0": 0.0}
 _C_TYPES = {"f32": "float", "bf16": "uint16_t", "f16": "uint16_t"}
 
 
@@ -99,6 +103,16 @@ def registers(gemm: Gemm) -> int:
     each = {"n": 8, "mn": 16, "m": 2, "0": 1}
     wide = {one: 2 if gemm.format_of(one) == "f32" and "n" in one.kind else 1 for one in gemm.operands}
     return sum(each[one.kind] * wide[one] for one in gemm.operands) + 8 if gemm.epilogue else 0
+
+
+def issue_slots(gemm: Gemm) -> float:
+    """Of an element, on GPUs: an exponential and a quotient take four each."""
+    if not gemm.epilogue:
+        return 0.0
+    nodes = [*walk(parse(gemm.epilogue))]
+    return sum(_SLOTS.get(node.name, 1.0) for node in nodes if isinstance(node, Apply)) + sum(
+        _SLOTS_OF_OPERANDS[one.kind] for one in gemm.operands
+    )
 
 
 def _declared(gemm: Gemm, types: Callable[[str], str], size: str, wide: str) -> tuple[str, str, str]:

@@ -22,6 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     shared_bytes,
 )
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, PITCH_BYTES
+from deepgen.kernels.shared.epilogue import issue_slots
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -58,6 +59,8 @@ _LINES_FROM_CACHE = 117e3  # for all multiprocessors together
 _STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 12.0, 41.0  # by lines: per warpgroup
 _STORING = 2.3  # warpgroups that do not slow each other down
 _SPLIT_COPY, _SPLIT_FAR = 0.2, 0.05  # relative slowdown if rows are not aligned to 64 bytes
+_TEXT_WARPS = 2  # of a scheduler, that have it busy with an epilogue's text
+_TEXT_BESIDE = 0.65  # exposed share of a text that is computed beside the next tile's products
 _LINES_BEGIN = 0.3  # until the first whole rows are stored
 _RAGGED = 0.28  # additional share if tiles are not multiples of 128 bytes
 _ODD = 0.74  # additional share for direct stores to unaligned rows
@@ -86,8 +89,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     bm, bn, fixup, shared = rows_of_tile(c), c["BN"], c["FIXUP"], c["CLUSTER_M"] * c["CLUSTER_N"]
     splits = splits_of(c)
     wide = bn - overlap(gemm, c)  # columns that a tile does not share
-    beside = ceil((gemm.n if wide == bn else max(gemm.n - bn + wide, 1)) / (wide * c["CLUSTER_N"]))
-    tiles = ceil(gemm.m / (bm * c["CLUSTER_M"])) * beside * gemm.batch * shared
+    across = ceil((gemm.n if wide == bn else max(gemm.n - bn + wide, 1)) / (wide * c["CLUSTER_N"]))
+    tiles = ceil(gemm.m / (bm * c["CLUSTER_M"])) * across * gemm.batch * shared
     stays = c.get("PERSISTENT", False) or fixup in ("stream", "tail")
     most = c["MIN_BLOCKS"] if stays else _resident(gemm, gpu, c)
     at_once, rounds = _rounds(gpu, c, tiles * splits, most)
@@ -111,12 +114,11 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     store = at_once * min(gemm.m, bm) * min(gemm.n, wide) * result * ragged * odd / rate
     # Tiles that extend beyond C take as long as whole ones.
     written = gemm.batch * gemm.m * (gemm.n if wide < bn else ceil(gemm.n / bn) * bn) * result * ragged * odd
-    hidden = _EXPOSED if c["STORE"] == "late" else 1.0
-    if c["SCHEDULE"] == "ping-pong":
-        streams = written / (written + _STREAMS * gpu.l2_bytes)  # the share of C that does not stay in the cache
-        hidden = _EXPOSED + (_EXPOSED_SPLIT - _EXPOSED) * split * streams * (c["STORE"] == "copy")
+    turns = c["SCHEDULE"] == "ping-pong"
+    hidden = _exposed(gpu, c, written, split)
     later = max(rounds - 1, 0) if fixup == "stream" else rounds - 1
-    own = rounds * (body + _TILE) + later * (store * hidden + (0.0 if stays else _BLOCK))
+    text, beside = _text(gemm, c, at_once)
+    own = rounds * (body + _TILE) + later * (store * hidden + text * beside + (0.0 if stays else _BLOCK))
     a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
     a = a if gathered is None else gathered.read
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
@@ -126,14 +128,30 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     memory /= busy**_ASKING
     cache = tiles * splits * steps * (lines_a + lines_b) / _LINES_FROM_CACHE
     whole: float = LAUNCH + _SPREAD * busy
-    whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store
+    whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store + text
     whole += _LINES_BEGIN * (c["STORE"] in BY_LINES) + _CLUSTER * (shared > 1)
-    whole += _PING_PONG * (c["SCHEDULE"] == "ping-pong") + _adding(c, bm * bn * 4e-3)
+    whole += _PING_PONG * turns + _adding(c, bm * bn * 4e-3)
     copying = copied_a + copied_b - copied_a * copied_b  # at least one of them
     whole += (odd_a + odd_b - odd_a * odd_b) * (not copies) * _LOAD_BEGIN
     whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
     whole += _COPIED_LINE * (copied_a * a / (row_a * size) + copied_b * b / (row_b * size))
     return whole * 1e-6
+
+
+def _exposed(gpu: Gpu, c: Config, written: Any, split: Any) -> Any:
+    """The share of the time of stores that nothing runs beside."""
+    if c["SCHEDULE"] != "ping-pong":
+        return _EXPOSED if c["STORE"] == "late" else 1.0
+    streams = written / (written + _STREAMS * gpu.l2_bytes)  # the share of C that does not stay in the cache
+    return _EXPOSED + (_EXPOSED_SPLIT - _EXPOSED) * split * streams * (c["STORE"] == "copy")
+
+
+def _text(gemm: Gemm, c: Config, at_once: Any) -> tuple[Any, float]:
+    """The time of an epilogue's text for a tile, and the share of it that nothing runs beside."""
+    turns = c["SCHEDULE"] == "ping-pong"  # one warpgroup has a tile's text while the other multiplies
+    warps = max(at_once * (1 if turns else c["CONSUMERS"]), _TEXT_WARPS)
+    beside = 0.0 if turns else _TEXT_BESIDE if c["STORE"] == "late" else 1.0
+    return issue_slots(gemm) * c["TILES_M"] * c["BN"] / 2 * warps / _CLOCK, beside
 
 
 def splits_of(c: Config) -> int:
