@@ -111,7 +111,8 @@ class Sm90Backward:
         return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        """Wide tiles first, of two warpgroups, or of one where rows are few; as much beside exponentials as fits."""
+        """Two warpgroups first, or one where rows are few; three stages, as much beside exponentials as fits, and the
+        widest tiles that leave room for these."""
         space = self.space(operator, target)
         keys, queries = (list(enumerate(_choices(side))) for side in _SIDES)
         for (_, own), (_, other) in sorted(product(keys, queries), key=lambda pair: pair[0][0] + pair[1][0]):
@@ -122,10 +123,10 @@ class Sm90Backward:
 
 def _choices(side: str) -> Iterator[dict[str, Any]]:
     tiles = {
-        "KEYS": ((64, "all"), (64, "scores"), (48, "all"), (32, "all"), (32, "scores")),
-        "QUERIES": ((128, "all"), (128, "scores"), (96, "all"), (64, "all"), (48, "all"), (32, "all")),
+        "KEYS": ((64, "all"), (48, "all"), (64, "scores"), (32, "all"), (32, "scores")),
+        "QUERIES": ((128, "all"), (64, "all"), (128, "scores"), (96, "all"), (48, "all"), (32, "all")),
     }
-    for consumers, (wide, overlap), stages in product((2, 1), tiles[side], (3, 2) if side == "KEYS" else (2,)):
+    for consumers, stages, (wide, overlap) in product((2, 1), (3, 2), tiles[side]):
         named = {"CONSUMERS": consumers, "WIDE": wide, "STAGES": stages, "OVERLAP": overlap}
         yield {f"{side}_{name}": value for name, value in named.items()}
 
