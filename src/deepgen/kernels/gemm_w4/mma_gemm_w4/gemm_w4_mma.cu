@@ -185,7 +185,7 @@ DG_DEVICE void multiply(Sums& total, u32 stage) {
             DG_UNROLL for (int i = 0; i < TILES; ++i)
                 DG_UNROLL for (int r = 0; r < 2; ++r) {
                     u32 zero = ZEROS ? load_shared<u8>(zeros + group * ROWS + i * 16 + r * 8) : 8u;
-                    minus[i][r] = minus_zero<Number>(zero);
+                    minus[i][r] = minus_zero<Number>(zero, r);
                 }
         }
         Vec<u32, 4> tokens[BLOCKS_M];
