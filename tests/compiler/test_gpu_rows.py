@@ -12,7 +12,7 @@ from test_gpu_spaces import H200, chip, emulated, lowered, right, variance
 import deepgen as dg
 from deepgen.compiler.passes.ir import For, Store, used, walk
 from deepgen.compiler.passes.lower import lower
-from deepgen.compiler.rules.gpu import chained, parts, rows
+from deepgen.compiler.rules.gpu import chained, parts, rows, scans
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.schedule import steps as s
@@ -177,6 +177,29 @@ def test_columns_are_scanned_by_lanes_with_what_is_computed_of_the_sums(tmp_path
     right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_columns")), tmp_path / "all")
 
 
+@pytest.mark.slow
+@emulated
+def test_wide_columns_are_scanned_in_short_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp reads neighbouring columns of each row: with many lanes for a column it would read an element here and
+    there."""
+    wide = cases.scan((2000, 20_000), 0)
+    (sketch, *_) = gpu_sketches(wide, H200)
+    launches = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches
+    assert sketch.name == "scan_columns_scan_columns_columns" and sketch.usual()["team"] == 4 and len(launches) == 3
+    monkeypatch.setattr(scans, "_SCATTERED", 0)
+    kinds = {
+        "wide": cases.scan((140, 70), 0),
+        "even": cases.scan((3, 256, 33), 1, op="max"),
+        "several levels": cases.scan((4100, 2), 0),
+    }
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        launches = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches
+        assert sketch.name.startswith("scan_columns_") and len(launches) == (5 if name == "several levels" else 3), name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_columns")), tmp_path / "all")
+
+
 @emulated
 def test_long_rows_are_reduced_twice_while_they_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows of millions are, which would take minutes to emulate."""
@@ -244,6 +267,22 @@ def test_short_columns_that_are_read_again_are_kept_by_threads(tmp_path: Path) -
     # Longer columns have several launches, each of which reads neighbouring elements.
     (sketch, *_) = gpu_sketches(cases.softmax(513, 4096, 0), H200)
     assert "columns" in sketch.name
+    # So have shorter ones in 16 bits, if they are many: of four columns that eight threads each share, a warp reads
+    # eight bytes of a row. A team of threads for each column needs no launch for its parts.
+    (sketch, *_) = gpu_sketches(variance(300, 65_536, 0), H200)
+    assert sketch.name == "teams_teams"
+
+
+def test_threads_share_short_rows() -> None:
+    """A thread alone would read elements that lie apart from those of its neighbours, one after the other."""
+    kinds = {
+        "rows": (cases.long_rows(1000, 100), cases.columns(300, 40, 20)),
+        "threads": (cases.columns(12, 5, 16), cases.columns(9000, 40, 20)),
+    }
+    for name, expressions in kinds.items():
+        for expression in expressions:
+            (sketch, *_) = gpu_sketches(expression, H200)
+            assert sketch.name == name, expression
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from math import prod
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, LEAST_ROWS, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import result, shareable
+from deepgen.compiler.rules.gpu.threads import STREAMS, result, shareable
 from deepgen.compiler.rules.template import Extent, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import iterator
@@ -40,7 +40,8 @@ class Columns:
         assert sums is not None
         if facts.longest(sums).extent < _TEAMS * LEAST_ROWS:
             return plan.tried(by_columns)
-        return plan.tried(*((by_teams, by_columns) if _straddles(plan.expression, sums) else (by_columns, by_teams)))
+        teams = _straddles(plan.expression, sums) or teams_suffice(sums, plan.target)
+        return plan.tried(*((by_teams, by_columns) if teams else (by_columns, by_teams)))
 
 
 def why_no_columns(sums: Stage) -> str | None:
@@ -74,6 +75,17 @@ def by_columns(plan: Plan) -> None:
     plan.step(s.Reorder(sums.name, (*rest, outer, ahead, *own)))
     plan.annotate(sums.name, "unroll", ahead, *own[:-1])
     plan.annotate(sums.name, "vector", own[-1])
+
+
+def lacking_threads(sums: Stage, gpu: Gpu) -> int:
+    """How many times as many threads as there are runs of columns keep the memory busy."""
+    width = max(WIDEST // dtype(read.dtype).bytes for read in reads(sums.value))
+    return gpu.multiprocessors * STREAMS // -(-prod(sums.shape) // width)
+
+
+def teams_suffice(sums: Stage, gpu: Gpu) -> bool:
+    """Whether a thread for each run of columns is not enough, but a team is: no further launch has to join parts."""
+    return facts.longest(sums).extent >= _TEAMS * LEAST_ROWS and 2 <= lacking_threads(sums, gpu) <= _TEAMS
 
 
 def _straddles(expression: Expression, sums: Stage) -> bool:

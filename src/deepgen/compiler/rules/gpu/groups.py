@@ -21,6 +21,7 @@ from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers
 _COLUMN = 512  # elements of columns that few threads keep
+_COLUMN_EACH, _SMALL = 64, 1 << 20  # as many as a thread can keep; elements that are soon read, however they lie
 _OFTEN = 16  # reads per element above which storing it is better
 
 
@@ -304,12 +305,18 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: 
 
 
 def short_columns(stage: Stage) -> bool:
-    """Whether it reduces columns that few threads can keep, of which neighbouring ones lie together."""
+    """Whether it reduces columns that few threads can keep, of which neighbouring ones lie together.
+
+    The more threads share a column, the fewer neighbouring columns a warp reads: of large tensors it reads whole
+    sectors of 32 bytes if as many threads share one as an element has bytes.
+    """
     streams = [read for read in reads(stage.value) if len(read.indices) > len(stage.axes)]
     if len(stage.reduced) != 1 or stage.scan or not stage.axes or not streams:
         return False
     along = {facts.plain(read.indices[-1]) for read in streams}
-    return stage.reduced[0].extent <= _COLUMN and along == {stage.axes[-1].name}
+    length, least = stage.reduced[0].extent, min(dtype(read.dtype).bytes for read in streams)
+    small = length * prod(stage.shape) <= _SMALL
+    return length <= (_COLUMN if small else min(_COLUMN, least * _COLUMN_EACH)) and along == {stage.axes[-1].name}
 
 
 def _with_its_column(expression: Expression, stage: Stage) -> StageGroup | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.columns import why_no_columns
+from deepgen.compiler.rules.gpu.columns import lacking_threads, teams_suffice, why_no_columns
 from deepgen.compiler.rules.gpu.groups import groups
 from deepgen.compiler.rules.gpu.plan import LEAST_ROWS, WIDEST
 from deepgen.compiler.rules.gpu.rows import in_clusters
-from deepgen.compiler.rules.gpu.threads import STREAMS, shareable
-from deepgen.operators.expr.nodes import Expression, Stage, reads
+from deepgen.compiler.rules.gpu.threads import shareable
+from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Gpu
-from deepgen.vocabulary import dtype
 
 _BLOCKS = 8  # per multiprocessor
 _LEAST_PART = 4096  # least elements of a row per part
@@ -50,9 +49,8 @@ def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
     """The number of parts to split a reduction into: a power of two."""
     elements, results = facts.elements(stage), prod(stage.shape)
     if why_no_columns(stage) is None:
-        width = max(WIDEST // dtype(read.dtype).bytes for read in reads(stage.value))
-        lacking = gpu.multiprocessors * STREAMS // -(-results // width)
-        most = facts.longest(stage).extent // LEAST_ROWS
+        lacking = lacking_threads(stage, gpu)
+        most = 1 if teams_suffice(stage, gpu) else facts.longest(stage).extent // LEAST_ROWS
     else:
         lacking = gpu.multiprocessors * _BLOCKS // results
         most = min(facts.longest(stage).extent, elements // _LEAST_PART)

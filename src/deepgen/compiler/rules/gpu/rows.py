@@ -11,7 +11,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.columns import why_no_columns
 from deepgen.compiler.rules.gpu.groups import StageGroup, kept_tensors, place_of_rows
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import shareable
+from deepgen.compiler.rules.gpu.threads import MOST_TAPS, operands, reused, shareable
 from deepgen.compiler.rules.template import Extent, covered, plus, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
@@ -24,7 +24,8 @@ _CLUSTERS, _PORTABLE = (4, 8, 16), 8  # blocks of a cluster; as many as any chip
 _OF_SERVERS = 200 << 10  # bytes of shared memory of a multiprocessor
 _LEAST_OF_CLUSTER, _SHARE = 1 << 14, 32  # elements of a row, and usually of each thread
 _MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take longer than further launches for others
-_FEW = 256  # results: with fewer, threads share a reduction
+_FEW, _LONG = 256, 32  # results: with fewer, threads share a reduction; elements of which a thread alone waits for all
+_THREADS = 64  # per multiprocessor, of which each waits on its own
 _BLOCKS = 8  # per multiprocessor
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
@@ -36,7 +37,8 @@ class LongRows:
     name, exclusive, targets = "Long-Rows", False, (Gpu,)
 
     def declines(self, plan: Plan, stage: Stage) -> str | None:
-        return _why_no_rows(plan) or (None if _is_few(plan.part) else "there are many results of short reductions")
+        many = "there are many results of short reductions"
+        return _why_no_rows(plan) or (None if _is_few(plan.part, plan.target) else many)
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         kept = kept_tensors(plan.part)
@@ -52,7 +54,7 @@ class ShortRows(LongRows):
     name, exclusive, targets = "Short-Rows", False, (Gpu,)
 
     def declines(self, plan: Plan, stage: Stage) -> str | None:
-        return _why_no_rows(plan) or ("Long-Rows handles it" if _is_few(plan.part) else None)
+        return _why_no_rows(plan) or ("Long-Rows handles it" if _is_few(plan.part, plan.target) else None)
 
 
 def _why_no_rows(plan: Plan) -> str | None:
@@ -67,10 +69,20 @@ def _why_no_rows(plan: Plan) -> str | None:
     return None if part.last.axes else "there are no rows to start from"
 
 
-def _is_few(part: StageGroup) -> bool:
+def _is_few(part: StageGroup, gpu: Gpu) -> bool:
     sums = part.reduction or part.last
-    long = prod(sums.shape) < _FEW or facts.elements(sums) >= _FEW
-    return part.rows or (long and not (part.reduction and shareable(sums)))
+    return part.rows or (_is_long(sums, gpu) and not (part.reduction and shareable(sums)))
+
+
+def _is_long(sums: Stage, gpu: Gpu) -> bool:
+    """Whether threads share each reduction: it is long, there are few, or a thread alone would wait for one load after
+    the other, of elements that lie apart from those of its neighbours."""
+    count, elements, read = prod(sums.shape), facts.elements(sums), operands(sums)
+    together = all(one.indices and facts.plain(one.indices[-1]) == sums.reduced[-1].name for one in read)
+    if count < _FEW:
+        return together or elements > MOST_TAPS
+    waits = together or count < gpu.multiprocessors * _THREADS
+    return elements >= (_LONG if waits and not any(reused(one, sums) for one in read) else _FEW)
 
 
 def in_clusters(group: StageGroup, gpu: Gpu) -> bool:

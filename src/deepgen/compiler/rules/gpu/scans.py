@@ -45,6 +45,7 @@ _WARP, _USUAL_THREADS = 32, 128
 _LOADED, _LINE, _COLUMN_THREADS = 8, 64, 512  # numbers that a lane of a column loads at once, bytes of a row, threads
 _SHORTEST = 64  # least length of pieces of a scanned row
 _LEAST_PIECE, _MULTIPLE, _WARPS = 512, 256, 32  # least elements of a piece, and its multiple; warps per multiprocessor
+_ROUNDS, _SCATTERED = 4, 2048  # loads of a lane one after the other; elements that a multiprocessor may load scattered
 
 
 class ScanRows:
@@ -90,6 +91,7 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     if backwards := stores_backwards(plan.expression, out, scan):  # a lane stores what it scanned
         plan.step(s.Reverse(out.name, loops[along]))
     if len(loops) < len(scan.axes):  # rows end within a piece
+        plan.require(times([team, each]) <= length, "lanes scan whole pieces")
         loops[along : along + 1] = plan.split(out.name, loops[along], (length,))
     loops.append(loops.pop(place))
     together = "unroll" if columns else "vector"  # of columns, a lane's elements lie apart
@@ -144,7 +146,10 @@ def _of_columns(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Ex
     team = plan.knob("team", teams, usual)
     line = _LINE // max(dtype(read.dtype).bytes for read in operands)
     several = [n for n in powers(64) if n < 2 * count]
-    return team, each, plan.knob("rows", several, min(several[-1], max(_USUAL_THREADS // usual, line))), 1
+    beside = min(several[-1], max(_USUAL_THREADS // usual, line))
+    while beside * usual > plan.target.warp and count < beside * plan.target.multiprocessors:
+        beside //= 2  # of few columns, each multiprocessor has some
+    return team, each, plan.knob("rows", several, beside), 1
 
 
 def _run(read: Read) -> str:
@@ -194,9 +199,32 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
 def _columns_in_pieces(expression: Expression, scan: Stage, out: Stage, gpu: Gpu) -> Expression | None:
     """The same for columns."""
     stored = out == scan or (out.reduce is None and stores_backwards(expression, out, scan) is not None)
-    if not stored or not reads_columns(scan) or scan.axes[scanned_place(scan)].extent <= held_numbers(scan):
+    if not stored or not reads_columns(scan):
         return None
-    return replace(expression, stages=_of_any_length(scan, out, gpu))
+    return replace(expression, stages=_of_any_length(scan, out, gpu)) if _too_long(scan, gpu) else None
+
+
+def _too_long(scan: Stage, gpu: Gpu) -> bool:
+    """Whether its rows are scanned in pieces: lanes have no room for them, or it has many columns of which a warp would
+    read few elements of a row."""
+    length, place = scan.axes[scanned_place(scan)].extent, scanned_place(scan)
+    columns = place < len(scan.axes) - 1 and reads_columns(scan)
+    scattered = columns and prod(axis.extent for axis in scan.axes) > gpu.multiprocessors * _SCATTERED
+    return length > (_room_beside(scan) if scattered else held_numbers(scan))
+
+
+def _room_beside(scan: Stage) -> int:
+    """The longest columns of which a warp reads whole sectors of 32 bytes in each row: few lanes scan one together."""
+    return max(2, *(dtype(read.dtype).bytes for read in reads(scan.value))) * _LOADED * _ROUNDS
+
+
+def _piece_of_columns(scan: Stage, gpu: Gpu) -> int:
+    """The length of pieces of columns, a power of two, as are the lanes and what these load: so short that a warp reads
+    neighbouring columns, and that all multiprocessors have work."""
+    length, most = scan.axes[scanned_place(scan)].extent, held_numbers(scan) // 2
+    busy = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _COLUMN_THREADS)
+    wanted = max(_LOADED * _ROUNDS, min(_room_beside(scan), busy), -(-length // held_numbers(scan)))
+    return min(powers(wanted)[-1], powers(most)[-1])
 
 
 def _begun_together(scan: Stage, out: Stage) -> tuple[Stage, Stage]:
@@ -252,22 +280,28 @@ def _as_matrix(expression: Expression) -> Expression:
     return replace(expression, tensors=tensors, stages=tuple(map(within, expression.stages)))
 
 
+def _piece_of_rows(scan: Stage, gpu: Gpu) -> int:
+    """The same for rows: pieces of a multiple of what a warp loads at once."""
+    length, most = scan.axes[-1].extent, held_numbers(scan) // 2
+    wanted = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _WARPS)
+    count = -(-length // min(most, max(_LEAST_PIECE, wanted)))
+    return -(-length // count // _MULTIPLE) * _MULTIPLE
+
+
 def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[Stage, ...]:
     """The same if the rows cannot be divided into equal pieces: the last one is shorter."""
     n = scanned_place(scan)
     rows, along, columns = scan.axes[:n], scan.axes[n], scan.axes[n + 1 :]
     assert scan.reduce is not None
-    most = held_numbers(scan) // 2
-    wanted = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _WARPS)
-    count = -(-along.extent // min(most, max(_LEAST_PIECE, wanted)))
-    length = -(-along.extent // count // _MULTIPLE) * _MULTIPLE
+    length = _piece_of_columns(scan, gpu) if columns else _piece_of_rows(scan, gpu)
     outer, inner = Axis(f"piece{level}", -(-along.extent // length)), Axis(f"place{level}", length)
     at, beside = (tuple(iterator(axis.name) for axis in axes) for axes in (rows, columns))
     first, kind = identity(scan.reduce, scan.dtype), scan.dtype
     piece, place = iterator(outer.name), iterator(inner.name)
     whole = piece * length + place
     inside = Compare("lt", Place(whole), Const(along.extent, "i64"))
-    value = Select(inside, substituted(scan.value, {along.name: whole}), first)
+    value = substituted(scan.value, {along.name: whole})
+    value = Select(inside, value, first) if along.extent % length else value
     descending = all(i.step(along.name) in (0, -1) for read in reads(scan.value) for i in read.indices)
     added = substituted(value, {inner.name: length - 1 - place}) if descending else value  # in the order of memory
     pieces, whole_axes = (*rows, outer, *columns), (*rows, outer, inner, *columns)
@@ -285,7 +319,7 @@ def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[
 
     stored = Read(scan.name, tuple(iterator(axis.name) for axis in out.axes), kind)
     result = total(stored) if out == scan else with_reads(out.value, lambda r: total(r) if r.tensor == scan.name else r)
-    earlier = (before,) if outer.extent <= held_numbers(scan) else _of_any_length(before, before, gpu, f"{level}_")
+    earlier = _of_any_length(before, before, gpu, f"{level}_") if _too_long(before, gpu) else (before,)
     return (parts, *earlier, own, Stage(out.name, out.axes, result))
 
 

@@ -19,7 +19,7 @@ from deepgen.vocabulary import dtype
 _MOST_INNER = 8
 _MOST_HELD = 96  # registers for a thread's sums
 _USUAL_THREADS, _FEW_THREADS = 128, 32
-_MOST_TAPS = 9  # that are unrolled
+MOST_TAPS = 9  # that are unrolled
 _FEW_TAPS = 16  # with more taps, the operands of large tiles leave no room for a second block
 _WIDE_SIDE, _OTHER_SIDE = (
     (4, 16),
@@ -174,7 +174,7 @@ def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> N
     rest = [a.name for a in sums.reduced if a != along]
     plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
     few = _few([a for a in sums.reduced if a != along])
-    plan.annotate(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
+    plan.annotate(sums.name, "unroll", *few, *([steps] if along.extent <= MOST_TAPS else []), *own)
     tile = {a.name: times([threads[o], inner[o]]) for a, o in zip(sums.axes, same, strict=True)}
     extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
     total: list[Extent] = []
@@ -191,7 +191,7 @@ def _few(axes: list[Axis]) -> list[str]:
     places = 1
     for axis in reversed(axes):
         places *= axis.extent
-        if places > _MOST_TAPS:
+        if places > MOST_TAPS:
             break
         names.insert(0, axis.name)
     return names
@@ -217,10 +217,10 @@ def operands(sums: Stage) -> list[Read]:
 def shareable(sums: Stage) -> bool:
     """Whether a block reads elements more than once, and each tensor is read only once in the expression."""
     candidates = operands(sums)
-    return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(_reused(r, sums) for r in candidates)
+    return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(reused(r, sums) for r in candidates)
 
 
-def _reused(read: Read, sums: Stage) -> bool:
+def reused(read: Read, sums: Stage) -> bool:
     """Whether several results read the same element: along an axis on which the read does not depend, or through
     overlapping taps."""
     own, taps = ([a for a in axes if a.extent > 1] for axes in (sums.axes, sums.reduced))
@@ -346,4 +346,15 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     return times([size, *sizes])
 
 
-__all__ = ["STREAMS", "ByThreads", "SharedTiles", "Transposed", "by_threads", "operands", "result", "shareable"]
+__all__ = [
+    "MOST_TAPS",
+    "STREAMS",
+    "ByThreads",
+    "SharedTiles",
+    "Transposed",
+    "by_threads",
+    "operands",
+    "result",
+    "reused",
+    "shareable",
+]
