@@ -114,7 +114,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     store = at_once * min(gemm.m, bm) * min(gemm.n, wide) * result * ragged * odd / rate
     # Tiles that extend beyond C take as long as whole ones.
     written = gemm.batch * gemm.m * (gemm.n if wide < bn else ceil(gemm.n / bn) * bn) * result * ragged * odd
-    turns = c["SCHEDULE"] == "ping-pong"
+    alternating = c["SCHEDULE"] == "ping-pong"
     hidden = _exposed(gpu, c, written, split)
     later = max(rounds - 1, 0) if fixup == "stream" else rounds - 1
     text, beside = _text(gemm, c, at_once)
@@ -130,7 +130,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     whole: float = LAUNCH + _SPREAD * busy
     whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store + text
     whole += _LINES_BEGIN * (c["STORE"] in BY_LINES) + _CLUSTER * (shared > 1)
-    whole += _PING_PONG * turns + _adding(c, bm * bn * 4e-3)
+    whole += _PING_PONG * alternating + _adding(c, bm * bn * 4e-3)
     copying = copied_a + copied_b - copied_a * copied_b  # at least one of them
     whole += (odd_a + odd_b - odd_a * odd_b) * (not copies) * _LOAD_BEGIN
     whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
@@ -148,9 +148,9 @@ def _exposed(gpu: Gpu, c: Config, written: Any, split: Any) -> Any:
 
 def _text(gemm: Gemm, c: Config, at_once: Any) -> tuple[Any, float]:
     """The time of an epilogue's text for a tile, and the share of it that nothing runs beside."""
-    turns = c["SCHEDULE"] == "ping-pong"  # one warpgroup has a tile's text while the other multiplies
-    warps = max(at_once * (1 if turns else c["CONSUMERS"]), _TEXT_WARPS)
-    beside = 0.0 if turns else _TEXT_BESIDE if c["STORE"] == "late" else 1.0
+    alternating = c["SCHEDULE"] == "ping-pong"  # one warpgroup has a tile's text while the other multiplies
+    warps = max(at_once * (1 if alternating else c["CONSUMERS"]), _TEXT_WARPS)
+    beside = 0.0 if alternating else _TEXT_BESIDE if c["STORE"] == "late" else 1.0
     return issue_slots(gemm) * c["TILES_M"] * c["BN"] / 2 * warps / _CLOCK, beside
 
 
