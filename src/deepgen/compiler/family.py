@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels.base import Cost, Rank
-from deepgen.operators import Attention, GemmW4, Operator
+from deepgen.operators import Operator
 from deepgen.operators.expr.contraction import is_matrix_product
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Gpu, Hip, Target
@@ -85,7 +85,7 @@ class Rules:
         search time and, for attention, memory for all scores.
         """
         assert isinstance(operator, HasExpression), "asked only for supported operators"
-        surpassed = isinstance(operator, (Attention, GemmW4)) or is_matrix_product(operator.expression())
+        surpassed = operator.general_last or is_matrix_product(operator.expression())
         return Rank.SURPASSED if surpassed else Rank.GENERAL
 
     def space(self, operator: Operator, target: Target) -> Space:

@@ -39,6 +39,7 @@ class Attention(Operator):
     """Sizes of q, k, v and o, their format and order, and which keys a query sees."""
 
     name: ClassVar[str] = "attention"
+    general_last: ClassVar[bool] = True
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
     words: ClassVar[tuple[Word, ...]] = (
         Word("B", "batch size", needed=True),

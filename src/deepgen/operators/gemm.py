@@ -395,6 +395,8 @@ def _follows(epilogue: str) -> dict[str, Any]:
     bias = steps[:1] == ["bias"]
     after = steps[1:] if bias else steps
     if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
-        allowed = f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one; or a text such as relu(x + bias[n])"
+        allowed = (
+            f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one of them; or a text such as relu(x + bias[n])"
+        )
         raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
     return {"bias": bias, "activation": after[0] if after else "none"}

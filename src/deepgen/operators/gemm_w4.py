@@ -42,6 +42,7 @@ class GemmW4(Operator):
     """A product of x with weights of 4 bits; its parameters are its fields."""
 
     name: ClassVar[str] = "gemm_w4"
+    general_last: ClassVar[bool] = True
     weights: ClassVar[tuple[str, ...]] = ("w", "scales", "zeros")
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
     words: ClassVar[tuple[Word, ...]] = (
