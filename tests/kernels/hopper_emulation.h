@@ -82,6 +82,11 @@ struct Thread {
     Index index, block_index;
     int generation;
     bool over = false;
+    struct Number {
+        u32 to;
+        const float* from;
+    };
+    std::vector<std::vector<Number>> copies{1};  // by group, the oldest first; the last is not complete
 };
 inline Thread* now;
 inline ucontext_t scheduler;
@@ -224,6 +229,16 @@ T load_shared(u32 address) {
     memcpy(&v, hopper::shared(address), sizeof v);
     return v;
 }
+#ifdef FACTOR_RING
+// Numbers are copied as late as may be: when a thread waits for their group.
+inline void copy_number(u32 to, const float* from) { hopper::now->copies.back().push_back({to, from}); }
+inline void numbers_commit() { hopper::now->copies.emplace_back(); }
+inline void numbers_wait() {
+    auto& all = hopper::now->copies;
+    for (; all.size() > FACTOR_RING - 1; all.erase(all.begin()))
+        for (auto copy : all.front()) store_shared(copy.to, *copy.from);
+}
+#endif
 inline uint4 load_chunk(u32 address) { return load_shared<uint4>(address); }
 
 inline void prefetch_map(const TensorMap*) {}

@@ -84,6 +84,11 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     first = numbers.index("struct f16 {")
     after = numbers.index("};\n", first) + 3
     texts["numbers.h"] = numbers[:after] + _FORMATS + numbers[after:]
+    # Copies of single numbers are those of the header.
+    texts = {
+        name: re.sub(r"DG_DEVICE void (copy_number|numbers_\w+)\(.*?\n}\n", "", text, flags=re.DOTALL)
+        for name, text in texts.items()
+    }
     main = kernel.sources[0].name
     texts[main] = texts[main].replace("extern __shared__ char memory[];", "char* memory = hopper::now->block->shared;")
     texts |= {"hopper.h": _HEADER.read_text(), "products.h": _PRODUCT, **_PLAIN}

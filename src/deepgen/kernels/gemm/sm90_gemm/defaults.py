@@ -13,6 +13,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     BY_LINES,
     CONSUMER_REGISTERS,
     columns_of_tiles,
+    factor_bytes,
     loads_columns,
     operand_rows,
     overlap,
@@ -36,6 +37,7 @@ _MOST_SHARES = 22  # of a tile whose parts several blocks add up: smaller shares
 _BLOCKS = (2, 3, 4)  # per multiprocessor, if there are enough tiles and K is short
 _FEW_STEPS = 4
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
+_BESIDE = 256  # of shared memory for barriers and flags, where stages and buffers are not whole kilobytes
 _FIXED = 2 << 10  # the additional use of each of several blocks
 _RESERVED = 36  # registers in addition to sums
 _REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by number of consumer groups, if the producer keeps as many
@@ -180,9 +182,12 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         store = "late" if staying and moved and _late(gemm, way) else "copy" if staying else "reuse"
     stage = ATOM_BYTES * (way.bm + operand_rows(gemm, way.bn))
     line = way.consumers * 4 * BUFFER_ROWS * result_pitch(gemm, way.bn, store)
-    buffers = 0 if store not in ("copy", "late") else 2 if line <= 16384 * way.consumers // 2 else 1
+    twice = line <= 16384 * way.consumers // 2 and not gemm.blocks  # factors take the place of a second buffer
+    buffers = 0 if store not in ("copy", "late") else 2 if twice else 1
     held = buffers + (store in BY_LINES)
     room = _ROOM if way.blocks == 1 else _ROOM // way.blocks - _FIXED
+    if gemm.blocks:
+        room -= way.consumers * 4 * factor_bytes(gemm, way.bn, way.tiles_m) + _BESIDE
     steps = ceil(_steps(gemm) / splits) if not staying else 12
     most = min(max(steps, 2), (room - line * held) // stage)
     if most < (1 if way.blocks == 1 else 2):

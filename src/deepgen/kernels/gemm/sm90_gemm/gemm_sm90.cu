@@ -95,12 +95,20 @@ struct Place {
 // The block's shared memory, as addresses.
 struct Shared {
     u32 stages, buffers, full, empty;
+#if BLOCK_SCALES
+    u32 factors;
+#endif
     u32* flags;
     DG_DEVICE Shared(char* memory) {
         u32 start = shared_address(memory);
         stages = (start + 1023) & ~1023u;
         buffers = stages + STAGES * STAGE_BYTES;
+#if BLOCK_SCALES
+        factors = buffers + BUFFER_BYTES;
+        full = factors + CONSUMERS * 4 * FACTOR_RING * FACTORS * 4;
+#else
         full = buffers + BUFFER_BYTES;
+#endif
         empty = full + STAGES * 8;
         flags = reinterpret_cast<u32*>(memory + (empty + STAGES * 8 - start));
     }
@@ -186,11 +194,13 @@ DG_DEVICE void multiply_exact_step(
         products_begin();
         put_products(some, a + tile + (j * A_BYTES >> 4), b + tile + (j * B_BYTES >> 4), false);
         products_commit();
+#if BLOCK_SCALES
+        u32 mine = factors.next();
+#endif
         products_wait<0>();
         if (j + 1 == ATOMS && !last) release(s.empty + at.stage * 8, rank);
 #if BLOCK_SCALES
-        factors.add(sums, some);
-        factors.next();
+        factors.add(sums, some, mine);
 #else
 #pragma unroll
         for (int k = 0; k < CHUNKS * 4; ++k) pin(some[k]), sums[k] += some[k];
@@ -318,7 +328,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #if BLOCK_SCALES
     Schedule ahead = schedule;
     Piece w_ahead;
-    Factors factors;
+    Factors factors(s.factors);
     if (ahead.next(p, w_ahead)) factors.begin(p, scales, w_ahead, row);
 #endif
     while (schedule.next(p, w)) {

@@ -79,7 +79,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "BIAS": int(gemm.bias),
         "ACTIVATION": ACTIVATIONS.index(gemm.activation),
         "SCALES": 0 if gemm.blocks else SCALES.index(gemm.scales),
-        **{f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks or (), strict=False)},
+        **_factors(gemm, c),
         "BM": bm,
         "BN": c["BN"],
         "BK": c["ATOMS"] * ATOM_BYTES // size,
@@ -141,6 +141,7 @@ def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
     stage = c["ATOMS"] * ATOM_BYTES * (rows_of_tile(c) + operand_rows(gemm, c["BN"]))
     buffers = c.get("BUFFERS", int(c["STORE"] in BY_LINES)) * BUFFER_ROWS
     buffers *= result_pitch(gemm, c["BN"], c["STORE"])
+    buffers += factor_bytes(gemm, c["BN"], c["TILES_M"])
     whole: int = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + c["CONSUMERS"] * (4 * buffers + _FLAG)
     return whole
 
@@ -159,6 +160,29 @@ def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
     if gemm.blocks is None:
         return 0
     return (tiles_m - 1) * 8 + (4 if gemm.blocks[1] > 1 else bn // 8 + 8)
+
+
+def factors_of_warp(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
+    """Places for a warp's factors of a block of K: of A's rows or blocks, then of B's columns or blocks."""
+    rows, columns = gemm.blocks or (0, 0)
+    return (tiles_m * 16 if rows == 1 else 4) + (bn if columns == 1 else 4)
+
+
+def factor_ring(gemm: Gemm) -> int:
+    """Blocks of K whose factors are in shared memory, or on their way to it."""
+    return 4 if gemm.blocks is not None and gemm.blocks[1] == 1 else 8
+
+
+def factor_bytes(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
+    """Bytes of shared memory for a warp's factors."""
+    return factors_of_warp(gemm, bn, tiles_m) * factor_ring(gemm) * 4 if gemm.blocks else 0
+
+
+def _factors(gemm: Gemm, c: Mapping[str, Any]) -> dict[str, int | str]:
+    if not gemm.blocks:
+        return {}
+    blocks = {f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks, strict=True)}
+    return {**blocks, "FACTORS": factors_of_warp(gemm, c["BN"], c["TILES_M"]), "FACTOR_RING": factor_ring(gemm)}
 
 
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:

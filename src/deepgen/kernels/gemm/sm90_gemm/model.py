@@ -6,7 +6,7 @@ Sizes may be symbolic (`libraries/c/models.py`), so it uses only arithmetic and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.sm90_gemm.lower import (
@@ -44,6 +44,7 @@ _CLOCK = 1960.0  # clocks per microsecond
 _OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memory: cost in power, or as the bottleneck
 _ALONE = 64.0  # the last products of a warpgroup, if no other work overlaps with them
 _PROMOTE, _ADD = 65.0, 1.23  # moving sums of 8-bit floats; additional for each column if no other group multiplies
+_FACTOR = 6.0  # of each warpgroup and group of columns that always share a block: its factors; counted, not fitted
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; additional if K ends in it
 _NARROW_LINE = 1.5  # additional for a line across K that is mostly outside the matrix
 _LOADED, _LOAD_BEGIN = 8.0, 0.85  # a line that producers load; microseconds until the first have arrived
@@ -227,6 +228,8 @@ def _products(
     alone = _ALONE * (single and c["TILES_M"] == 1)
     if promotes(gemm):
         alone += _PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single
+    if gemm.blocks and gemm.blocks[1] > 1:
+        alone += _FACTOR * c["CONSUMERS"] * (c["BN"] // gcd(c["BN"], overlap(gemm, c), gemm.blocks[1]))
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
     along *= c.get("REALIGN") != "load"
     size = dtype(gemm.a).bytes

@@ -10,6 +10,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     BY_LINES,
     CONSUMER_REGISTERS,
     LOADERS,
+    factor_bytes,
     factor_registers,
     gathers,
     loads_columns,
@@ -77,7 +78,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     by_engine = (store != "straight") & ~by_lines
     s.require(implies(by_engine, line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
     way_out = consumers * 4 * BUFFER_ROWS * where(by_lines, row, where(copied, buffers * line, 0))
-    shared = s.derive("shared_bytes", stage * stages + way_out)
+    shared = s.derive("shared_bytes", stage * stages + _and_factors(gemm, way_out, consumers, bn, tiles_m))
     room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
     s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
     s.require(implies(store == "reuse", bm * bn * size <= stage * stages), "results fit where the tiles were")
@@ -100,6 +101,11 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 def _beside(gemm: Gemm, held: Expr) -> Expr:
     """With what an epilogue holds beside the sums."""
     return held + epilogue.registers(gemm) if gemm.epilogue else held
+
+
+def _and_factors(gemm: Gemm, way_out: Expr, consumers: Expr, bn: Expr, tiles_m: Expr) -> Expr:
+    """Shared memory beside stages: on the way out, and for factors of blocks."""
+    return way_out + consumers * 4 * factor_bytes(gemm, bn, tiles_m) if gemm.blocks else way_out
 
 
 def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:
