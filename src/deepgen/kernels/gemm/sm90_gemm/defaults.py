@@ -7,13 +7,13 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     BY_LINES,
     CONSUMER_REGISTERS,
     columns_of_tiles,
-    factor_bytes,
     loads_columns,
     operand_rows,
     overlap,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepgen.kernels.gemm.sm90_gemm.factors import block_scales, factor_bytes, factor_macros
 from deepgen.kernels.gemm.sm90_gemm.realign import (
     LINE_BYTES,
     along_k,
@@ -79,7 +80,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "BIAS": int(gemm.bias),
         "ACTIVATION": ACTIVATIONS.index(gemm.activation),
         "SCALES": 0 if gemm.blocks else SCALES.index(gemm.scales),
-        **_factors(gemm, c),
+        **factor_macros(gemm, c),
         "BM": bm,
         "BN": c["BN"],
         "BK": c["ATOMS"] * ATOM_BYTES // size,
@@ -153,36 +154,6 @@ def promotes(gemm: Gemm) -> bool:
     Both sets then take registers, so other tiles fit.
     """
     return gemm.a.startswith("f8") and not gemm.fast_sums
-
-
-def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
-    """Registers of a thread for factors of blocks, as far as they are not among those that every kernel has."""
-    if gemm.blocks is None:
-        return 0
-    return (tiles_m - 1) * 8 + (4 if gemm.blocks[1] > 1 else bn // 8 + 8)
-
-
-def factors_of_warp(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
-    """Places for a warp's factors of a block of K: of A's rows or blocks, then of B's columns or blocks."""
-    rows, columns = gemm.blocks or (0, 0)
-    return (tiles_m * 16 if rows == 1 else 4) + (bn if columns == 1 else 4)
-
-
-def factor_ring(gemm: Gemm) -> int:
-    """Blocks of K whose factors are in shared memory, or on their way to it."""
-    return 4 if gemm.blocks is not None and gemm.blocks[1] == 1 else 8
-
-
-def factor_bytes(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
-    """Bytes of shared memory for a warp's factors."""
-    return factors_of_warp(gemm, bn, tiles_m) * factor_ring(gemm) * 4 if gemm.blocks else 0
-
-
-def _factors(gemm: Gemm, c: Mapping[str, Any]) -> dict[str, int | str]:
-    if not gemm.blocks:
-        return {}
-    blocks = {f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks, strict=True)}
-    return {**blocks, "FACTORS": factors_of_warp(gemm, c["BN"], c["TILES_M"]), "FACTOR_RING": factor_ring(gemm)}
 
 
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
@@ -328,7 +299,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         ScalarArg("i64", "stride_c"),
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
         ScalarArg("i32", streamed),
-        *(_block_scales() if gemm.blocks else ()),
+        *(block_scales() if gemm.blocks else ()),
         *epilogue.arguments(gemm, "i32"),
     )
     block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
@@ -347,13 +318,6 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
 
 
 _NOTHING = ScalarArg("i64", 0)
-
-
-def _block_scales() -> tuple[Arg, ...]:
-    """Factors of blocks, and how far they are apart: in batches, along rows and along K."""
-    names = ("scale_a", "scale_b")
-    apart = [f"{name}_{along}" for name in names for along in ("matrix", "row", "step")]
-    return (*map(TensorArg, names), *(ScalarArg("i64", name) for name in apart))
 
 
 def _sums(size: Size) -> WorkspaceArg:

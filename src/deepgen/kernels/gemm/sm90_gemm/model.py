@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from math import ceil, gcd
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm.sm90_gemm.factors import factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BY_LINES,
-    factor_registers,
     operand_line,
     operand_rows,
     overlap,

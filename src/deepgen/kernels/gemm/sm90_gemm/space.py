@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from math import ceil
 
+from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes, factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     BY_LINES,
     CONSUMER_REGISTERS,
     LOADERS,
-    factor_bytes,
-    factor_registers,
     gathers,
     loads_columns,
     matrix_rows,
