@@ -1,6 +1,6 @@
 // Factors of blocks of A and B: one for BLOCK_A rows of A, or BLOCK_B columns of B, and 128 steps of K.
 //
-// Each warp copies those of its rows and of its tile's columns to a ring in shared memory, blocks of K ahead, so that they
+// Warps copy those of their rows and of their tile's columns to a ring in shared memory, blocks of K ahead, so that they
 // may come from memory as late as tiles do. While a block's products run, it reads that block's factors and asks for
 // those of a later one. The first of a tile are asked for before the tile before it is stored.
 #pragma once
@@ -32,33 +32,36 @@ DG_DEVICE void numbers_wait() {
 DG_DEVICE float load_number(u32 from) { return __int_as_float((int)load_shared<u32>(from)); }
 
 struct Factors {
-    static constexpr int HIGH = TILE_M / 64, OF_A = BLOCK_A == 1 ? 16 * HIGH : HIGH, ROWS = HIGH * (BLOCK_A == 1 ? 2 : 1);
+    // Who shares copies: a warp, or, of single columns, of which there are many, a warpgroup.
+    static constexpr int SHARE = BLOCK_B == 1 ? 128 : 32;
+    static constexpr int HIGH = TILE_M / 64, OF_A = BLOCK_A == 1 ? SHARE / 2 * HIGH : HIGH, ROWS = HIGH * (BLOCK_A == 1 ? 2 : 1);
     static constexpr int SAME = largest_divisor(STEP_N | BN);  // columns that always lie in one block of B
     static constexpr int WIDE = BLOCK_B == 1 ? BN : (128 - SAME + BN + 127) / 128;
     static constexpr int GROUP_WIDE = BLOCK_B == 1 ? 8 : SAME, GROUPS = BLOCK_B == 1 ? 1 : BN / SAME;
-    // A block's factors of a warp: of A, then, from B_AT on, of B.
-    static constexpr int B_AT = FACTORS - (BLOCK_B == 1 ? BN : 4), COPIES = (B_AT + WIDE + 31) / 32;
+    // A block's factors: of A, then, from B_AT on, of B.
+    static constexpr int B_AT = FACTORS - (BLOCK_B == 1 ? BN : 4), COPIES = (B_AT + WIDE + SHARE - 1) / SHARE;
     static_assert(OF_A <= B_AT && B_AT + WIDE <= FACTORS, "factors fit in their places");
     static constexpr int MOST_GROUPS = 12;  // that are selected while products run: registers hold no more
     const float* from[COPIES];
     float a[ROWS], b[GROUPS];  // of this thread's rows; of groups of columns
     i64 a_step, b_step;
-    u32 ring;         // of this warp
+    u32 ring;         // of this warp or warpgroup
     u32 at = 0;       // where in the ring the next block's are
     int left, more;   // blocks that are not asked for yet: of this piece, and of K
     int start;        // the tile's first column in its block of B
 
+    DG_DEVICE static int own_row() { return threadIdx.x / 32 % 4 * 16; }  // of a warp in 64
     DG_DEVICE static u32 place(u32 block) { return block % FACTOR_RING * (FACTORS * 4); }
 
-    DG_DEVICE Factors(u32 ring) : ring(ring + threadIdx.x / 32 * (FACTOR_RING * FACTORS * 4)) {}
+    DG_DEVICE Factors(u32 ring) : ring(ring + threadIdx.x / SHARE * (FACTOR_RING * FACTORS * 4)) {}
     DG_DEVICE void begin(const Problem& p, const BlockScales& f, const Piece& w, int row) {
-        int lane = threadIdx.x % 32, block = w.first * ATOMS;
+        int lane = threadIdx.x % SHARE, block = w.first * ATOMS;
         const float* first_a = f.a + w.batch * f.a_matrix + block * f.a_step;
         const float* first_b = f.b + w.batch * f.b_matrix + block * f.b_step;
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {  // rows and columns that do not exist have the last one's
-            int v = i * 32 + lane, c = v - B_AT;
-            int r = w.m + row + (BLOCK_A == 1 ? v / 16 * 64 + v % 16 : v * 64);
+            int v = i * SHARE + lane, c = v - B_AT;
+            int r = w.m + row + (SHARE == 128 ? v - own_row() : BLOCK_A == 1 ? v / 16 * 64 + v % 16 : v * 64);
             c = BLOCK_B == 1 ? w.n + c : w.n / BLOCK_B + c;
             from[i] = v < B_AT ? first_a + min(r, p.m - 1) / BLOCK_A * f.a_row
                                : first_b + min(c, (p.n - 1) / BLOCK_B) * f.b_row;
@@ -78,7 +81,7 @@ struct Factors {
             bool on = ATOMS == 1 || more-- > 0;
 #pragma unroll
             for (int i = 0; i < COPIES; ++i) {
-                int v = i * 32 + threadIdx.x % 32;
+                int v = i * SHARE + threadIdx.x % SHARE;
                 if (v < OF_A || v >= B_AT && v < B_AT + WIDE) copy_number(to + v * 4, from[i]);
                 if (on) from[i] += v < B_AT ? a_step : b_step;
             }
@@ -88,12 +91,16 @@ struct Factors {
     // Reads the next block's factors: those that others need stay where they are until `add`.
     DG_DEVICE u32 next() {
         numbers_wait();
-        __syncwarp();  // all lanes' have come, and all have used those of the block before, whose place is free
+        if (SHARE == 32)
+            __syncwarp();
+        else
+            meet(1 + threadIdx.x / 128, 128);
+        // All threads' have come, and all have used those of the block before, whose place is free.
         u32 mine = ring + place(at);
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
-            a[i] = load_number(mine + (BLOCK_A == 1 ? i / 2 * 16 + i % 2 * 8 + lane / 4 : i) * 4);
+            a[i] = load_number(mine + (BLOCK_A > 1 ? i : i / 2 * (SHARE / 2) + (SHARE == 128 ? own_row() : 0) + i % 2 * 8 + lane / 4) * 4);
         if (BLOCK_B > 1) {
             float all[WIDE];
 #pragma unroll

@@ -8,6 +8,8 @@ from typing import Any
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, ScalarArg, TensorArg
 
+_RING = 8  # blocks of K whose factors are in shared memory, or on their way to it
+
 
 def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
     """Registers of a thread for factors of blocks, as far as they are not among those that every kernel has."""
@@ -16,27 +18,25 @@ def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
     return (tiles_m - 1) * 8 + (4 if gemm.blocks[1] > 1 else bn // 8 + 8)
 
 
-def factors_of_warp(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
-    """Places for a warp's factors of a block of K: of A's rows or blocks, then of B's columns or blocks."""
+def factor_places(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
+    """Places for a block's factors: of a warp's rows and blocks of columns, or of a warpgroup's rows and columns."""
     rows, columns = gemm.blocks or (0, 0)
-    return (tiles_m * 16 if rows == 1 else 4) + (bn if columns == 1 else 4)
-
-
-def factor_ring(gemm: Gemm) -> int:
-    """Blocks of K whose factors are in shared memory, or on their way to it."""
-    return 4 if gemm.blocks is not None and gemm.blocks[1] == 1 else 8
+    if columns == 1:
+        return tiles_m * 64 + bn
+    return (tiles_m * 16 if rows == 1 else 4) + 4
 
 
 def factor_bytes(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
-    """Bytes of shared memory for a warp's factors."""
-    return factors_of_warp(gemm, bn, tiles_m) * factor_ring(gemm) * 4 if gemm.blocks else 0
+    """Bytes of shared memory for factors, for each warp."""
+    sharing = 4 if gemm.blocks and gemm.blocks[1] == 1 else 1
+    return factor_places(gemm, bn, tiles_m) * _RING * 4 // sharing if gemm.blocks else 0
 
 
 def factor_macros(gemm: Gemm, c: Mapping[str, Any]) -> dict[str, int | str]:
     if not gemm.blocks:
         return {}
     blocks = {f"BLOCK_{name}": rows for name, rows in zip("AB", gemm.blocks, strict=True)}
-    return {**blocks, "FACTORS": factors_of_warp(gemm, c["BN"], c["TILES_M"]), "FACTOR_RING": factor_ring(gemm)}
+    return {**blocks, "FACTORS": factor_places(gemm, c["BN"], c["TILES_M"]), "FACTOR_RING": _RING}
 
 
 def block_scales() -> tuple[Arg, ...]:

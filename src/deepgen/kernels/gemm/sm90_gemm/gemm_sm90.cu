@@ -105,7 +105,7 @@ struct Shared {
         buffers = stages + STAGES * STAGE_BYTES;
 #if BLOCK_SCALES
         factors = buffers + BUFFER_BYTES;
-        full = factors + CONSUMERS * 4 * FACTOR_RING * FACTORS * 4;
+        full = factors + CONSUMERS * (BLOCK_B == 1 ? 1 : 4) * FACTOR_RING * FACTORS * 4;
 #else
         full = buffers + BUFFER_BYTES;
 #endif
