@@ -188,9 +188,10 @@ def test_wide_columns_are_scanned_in_short_pieces(tmp_path: Path, monkeypatch: p
     assert sketch.name == "scan_columns_scan_columns_columns" and sketch.usual()["team"] == 4 and len(launches) == 3
     monkeypatch.setattr(scans, "_SCATTERED", 0)
     kinds = {
-        "wide": cases.scan((140, 70), 0),
+        "wide": cases.scan((170, 70), 0),
+        "even, of no power of two": cases.scan((240, 9), 0),
         "even": cases.scan((3, 256, 33), 1, op="max"),
-        "several levels": cases.scan((4100, 2), 0),
+        "several levels": cases.scan((6001, 2), 0),
     }
     for name, expression in kinds.items():
         (sketch, *_) = gpu_sketches(expression, H200)
@@ -283,6 +284,15 @@ def test_threads_share_short_rows() -> None:
         for expression in expressions:
             (sketch, *_) = gpu_sketches(expression, H200)
             assert sketch.name == name, expression
+
+
+def test_a_warp_keeps_rows_that_are_little_longer_than_it_usually_keeps() -> None:
+    for count, cols, team in ((20_000, 528, 32), (20_000, 784, 64), (40, 528, 128)):
+        x, over = dg.tensor("x", (count, cols), "f16"), dg.reduce_axis("k", cols)
+        most = dg.compute("most", (count,), lambda i, x=x, over=over: dg.max(x[i, over], over))
+        away = dg.compute("y", (count, cols), lambda i, j, x=x, most=most: x[i, j] - most[i])
+        (sketch, *_) = gpu_sketches(dg.expression(away), H200)
+        assert (sketch.name, sketch.usual()["team"]) == ("kept", team), cols
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ _LEAST_OF_CLUSTER, _SHARE = 1 << 14, 32  # elements of a row, and usually of eac
 _MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take longer than further launches for others
 _FEW, _LONG = 256, 32  # results: with fewer, threads share a reduction; elements of which a thread alone waits for all
 _THREADS = 64  # per multiprocessor, of which each waits on its own
-_BLOCKS = 8  # per multiprocessor
+_BLOCKS, _MANY_ROUNDS = 8, 16  # per multiprocessor; of loads
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
 
@@ -165,13 +165,14 @@ def _threads(
     columns = group.rows and place_of_rows(group) < len(group.sums[0].axes)
     if columns:  # neighbouring threads have neighbouring columns, each as much of one as it can keep
         least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
-    room = plan.target.multiprocessors * _MOST_THREADS // count
+    rounds = longest // (usual * each_usual)  # of many, each waits: all threads that a multiprocessor has room for
+    room = plan.target.multiprocessors * _MOST_THREADS * (2 if rounds >= _MANY_ROUNDS and not kept else 1) // count
     while least == 2 and usual * each_usual < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
         usual *= 2  # there are few rows: with more threads for each, none waits for a second load
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), least), usual)
     several = [n for n in powers(256 if least == 1 else 64) if n <= count]
     most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS * (2 if least == 1 else 1)
-    blocks = plan.target.multiprocessors * _BLOCKS
+    blocks = plan.target.multiprocessors * (_BLOCKS if usual > 1 else 2)  # small blocks take longer to start than rows
     enough = [n for n in several if n * usual <= (most if count // n >= blocks else plan.target.warp)]
     beside = plan.knob("rows", several, max(enough, default=1))
     each = plan.knob("each", (1,) if columns else (1, 2, 4, 8), each_usual)
@@ -252,8 +253,10 @@ def _usual_team(longest: int, each: int, kept: Sequence[str] = ()) -> int:
     as have registers for these."""
     if kept and longest > _SHORT_ROW:
         few = _USUALLY_KEPT if longest > _MEDIUM_ROW else _USUALLY_KEPT // 2
-        able = [n for n in powers(_MOST_THREADS, 2) if len(kept) * -(-longest // (n * each)) * each <= few]
-        return able[0] if able else _MOST_THREADS // 2
+        held = {n: len(kept) * -(-longest // (n * each)) * each for n in powers(_MOST_THREADS, 2)}
+        team = next((n for n in held if held[n] <= few), _MOST_THREADS // 2)
+        half = held.get(team // 2, WIDEST * few)  # some more numbers each, if fewer places are beyond the row's end
+        return team // 2 if longest <= _MEDIUM_ROW and half < 2 * held[team] and half <= few * 6 // 5 else team
     if longest <= _SHORT_ROW:
         return max(2, 1 << (-(-longest // each) - 1).bit_length())
     return min(256, max(32, 1 << max(0, (longest // 16).bit_length() - 1)))

@@ -81,7 +81,9 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     place = scanned_place(scan)
     length, columns = scan.axes[place].extent, place < len(scan.axes) - 1
     plan.names += ("scan_columns" if columns else "scan_lanes",)
-    team, each, rows, iterations = (_of_columns if columns else _of_rows)(plan, scan, operands)
+    together = length & -length if len(out.axes) < len(scan.axes) else _WARP * _LOADED  # lanes scan whole pieces
+    sizes = _of_columns(plan, scan, operands, together) if columns else _of_rows(plan, scan, operands)
+    team, each, rows, iterations = sizes
     held = times([iterations, covered(length, times([team, each])), each])
     plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
     plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
@@ -91,15 +93,15 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     if backwards := stores_backwards(plan.expression, out, scan):  # a lane stores what it scanned
         plan.step(s.Reverse(out.name, loops[along]))
     if len(loops) < len(scan.axes):  # rows end within a piece
-        plan.require(times([team, each]) <= length, "lanes scan whole pieces")
+        plan.require(times([team, each]) <= together, "lanes scan whole pieces")
         loops[along : along + 1] = plan.split(out.name, loops[along], (length,))
     loops.append(loops.pop(place))
-    together = "unroll" if columns else "vector"  # of columns, a lane's elements lie apart
+    run = "unroll" if columns else "vector"  # of columns, a lane's elements lie apart
     if columns:
         plan.reorder(out.name, loops)
     block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
     plan.annotate(out.name, "block.x", block)
-    *_, vector = plan.deal(out.name, loops[-1:], ("thread.x", team), (together, each))
+    *_, vector = plan.deal(out.name, loops[-1:], ("thread.x", team), (run, each))
     if backwards:
         plan.step(s.Reverse(out.name, vector))
     own = [axis.name for axis in scan.axes]
@@ -115,7 +117,7 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     for read in operands:
         plan.step(s.ComputeAt(_run(read), scan.name, lanes))
         dimension = next(n for n, index in enumerate(read.indices) if own[place] in index.iterators)
-        plan.annotate(_run(read), together, f"a{dimension}")
+        plan.annotate(_run(read), run, f"a{dimension}")
 
 
 def _of_rows(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Extent, Extent, Extent, Extent]:
@@ -133,16 +135,20 @@ def _of_rows(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Exten
     return team, each, rows, plan.knob("turns", several, 1)
 
 
-def _of_columns(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Extent, Extent, Extent, Extent]:
-    """The same for columns: as few lanes for each as have room for it, so that a warp reads neighbouring columns."""
+def _of_columns(
+    plan: Plan, scan: Stage, operands: tuple[Read, ...], together: int
+) -> tuple[Extent, Extent, Extent, Extent]:
+    """The same for columns: as few lanes for each as have room for it, so that a warp reads neighbouring columns. They
+    have at most as many elements at once as are `together`."""
     length = scan.axes[scanned_place(scan)].extent
     count = prod(axis.extent for axis in scan.axes) // length
     widths = [n for n in powers(_LOADED, 2) if n < 2 * length]
-    each = plan.knob("each", widths, widths[-1])
     teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
     room = plan.target.multiprocessors * _COLUMN_THREADS // count  # for more threads than those that have room
-    able = [n for n in teams if length <= n * _LOADED * 4 and (length <= n * _LOADED or n >= room)]
+    rounds = _ROUNDS + (length % (_LOADED * (_ROUNDS + 1)) == 0)  # pieces that divide a column may need one more
+    able = [n for n in teams if length <= n * _LOADED * rounds and (length <= n * _LOADED or n >= room)]
     usual = able[0] if able else teams[-1]
+    each = plan.knob("each", widths, max(2, min(widths[-1], together // usual)))
     team = plan.knob("team", teams, usual)
     line = _LINE // max(dtype(read.dtype).bytes for read in operands)
     several = [n for n in powers(64) if n < 2 * count]
@@ -210,7 +216,7 @@ def _too_long(scan: Stage, gpu: Gpu) -> bool:
     length, place = scan.axes[scanned_place(scan)].extent, scanned_place(scan)
     columns = place < len(scan.axes) - 1 and reads_columns(scan)
     scattered = columns and prod(axis.extent for axis in scan.axes) > gpu.multiprocessors * _SCATTERED
-    return length > (_room_beside(scan) if scattered else held_numbers(scan))
+    return length > (_room_beside(scan) * (_ROUNDS + 1) // _ROUNDS if scattered else held_numbers(scan))
 
 
 def _room_beside(scan: Stage) -> int:
@@ -219,12 +225,16 @@ def _room_beside(scan: Stage) -> int:
 
 
 def _piece_of_columns(scan: Stage, gpu: Gpu) -> int:
-    """The length of pieces of columns, a power of two, as are the lanes and what these load: so short that a warp reads
-    neighbouring columns, and that all multiprocessors have work."""
+    """The length of pieces of columns: so short that a warp reads neighbouring columns, and that all multiprocessors
+    have work. It is a power of two, as are the lanes and what these load, or a similar length which divides the column:
+    no loads are inside branches then."""
     length, most = scan.axes[scanned_place(scan)].extent, held_numbers(scan) // 2
     busy = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _COLUMN_THREADS)
     wanted = max(_LOADED * _ROUNDS, min(_room_beside(scan), busy), -(-length // held_numbers(scan)))
-    return min(powers(wanted)[-1], powers(most)[-1])
+    wanted = min(powers(wanted)[-1], powers(most)[-1])
+    lanes = wanted // _ROUNDS  # of those that have room, times what each loads
+    near = [n for n in range(lanes, (_ROUNDS + 1) * lanes + 1, lanes) if length % n == 0 and 2 * n > wanted]
+    return near[-1] if near and length % wanted else wanted
 
 
 def _begun_together(scan: Stage, out: Stage) -> tuple[Stage, Stage]:
