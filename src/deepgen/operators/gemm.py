@@ -395,8 +395,6 @@ def _follows(epilogue: str) -> dict[str, Any]:
     bias = steps[:1] == ["bias"]
     after = steps[1:] if bias else steps
     if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
-        allowed = (
-            f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one of them; or a text such as relu(x + bias[n])"
-        )
-        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
+        words = f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one of them; or a text: relu(x + bias[n])"
+        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=words)
     return {"bias": bias, "activation": after[0] if after else "none"}
