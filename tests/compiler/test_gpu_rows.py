@@ -38,6 +38,7 @@ def test_reversed_and_exclusive_scans_are_scanned_by_lanes_as_well(tmp_path: Pat
              for name, (to, back) in ways.items() for length in (8, 300, 5003, 8192)}  # fmt: skip
     kinds |= {f"{by} later, {length}": scan(length, flipped=by == 2, flipped_back=by == 2, by=by)
               for by in (1, 2) for length in (9, 300, 5003, 8192)}  # fmt: skip
+    kinds["added up in 16 bits"] = cases.scan((3, 300), 1, "bf16")
     kinds["maxima before"] = scan(300, flipped=False, flipped_back=False, by=1, op="max")
     for name, expression in kinds.items():
         (sketch, *_) = gpu_sketches(expression, H200)
@@ -164,6 +165,7 @@ def test_columns_are_scanned_by_lanes_with_what_is_computed_of_the_sums(tmp_path
     kinds = {
         "two": scan(2, cast="bf16"),
         "short": scan(12),
+        "added up in 16 bits": cases.scan((12, 9), 0, "f16"),
         "flipped": scan(301, cast="f16", flipped=True),
         "middle": cases.scan((3, 70, 5), 1, op="max"),
         "pieces": scan(4200, cast="f16"),

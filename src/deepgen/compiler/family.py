@@ -66,7 +66,8 @@ class Rules:
             expression = operator.expression()
         except BadInput as error:  # some forms of an operator have none, such as a GEMM that reads its result
             return f"cannot be expressed: {error}"
-        from deepgen.compiler.text.dialect import STORED, TYPES
+        from deepgen.compiler.passes.ir import STORED
+        from deepgen.compiler.text.dialect import TYPES
 
         strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL})
         if strange:

@@ -19,7 +19,6 @@ from deepgen.compiler.interpret_memory import (
     BLOCK,
     JOINS,
     READ,
-    STORED,
     THREAD,
     WARP,
     Array,
@@ -40,6 +39,7 @@ from deepgen.compiler.interpret_memory import (
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
 from deepgen.compiler.intrinsics.tiles import TILES, block_of
 from deepgen.compiler.passes.ir import (
+    STORED,
     Alloc,
     Barrier,
     Buffer,

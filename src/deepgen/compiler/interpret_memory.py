@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.compiler.passes.ir import Buffer, Launch, Store
+from deepgen.compiler.passes.ir import STORED, Buffer, Launch, Store
 from deepgen.compiler.passes.pipeline import COMMIT
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.nodes import Read
@@ -28,7 +28,6 @@ READ, WRITE, ADD = "read", "write", "add"
 _AGAINST = {READ: (WRITE, ADD), WRITE: (WRITE, READ, ADD), ADD: (WRITE, READ)}
 _NOBODY = np.iinfo(np.int32).max
 _CHUNK = 128  # bytes per unit of swizzling
-STORED = ("f16", "bf16")  # computed with as f32
 _MOST_ELEMENTS = 1 << 22  # of a buffer of all lanes
 _REGISTERS = ("register", "warp", "fragment")  # a GPU's register scopes
 JOINS: dict[str, Any] = {

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+STORED = ("f16", "bf16")  # formats that are computed with as f32
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from math import prod
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, WideProduct
 from deepgen.compiler.passes.ir import (
+    STORED,
     Alloc,
     Around,
     Barrier,
@@ -275,7 +276,8 @@ def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> S
     for loop in rows:
         row = row * loop.extent + iterator(loop.variable)
     joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
-    scan = LaneScan(lanes.extent, each.extent, stage.dtype, joined.op)
+    held = "f32" if stage.dtype in STORED else stage.dtype
+    scan = LaneScan(lanes.extent, each.extent, held, joined.op)
     first = tuple(i.substitute({each.variable: 0}) for i in at)
     own = Read(stage.name, first, stage.dtype)
     start = over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))

@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
-from typing import TYPE_CHECKING
 
+from deepgen.compiler.passes.ir import STORED, Buffer
 from deepgen.operators.expr.nodes import BOOL, Const
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.c_words import is_reserved
 
-if TYPE_CHECKING:
-    from deepgen.compiler.passes.ir import Buffer
-
-STORED = ("f16", "bf16")  # formats that are computed with as f32
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
 
 

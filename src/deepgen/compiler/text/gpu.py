@@ -10,13 +10,26 @@ from math import prod
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct
-from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Launch, Program, Stmt, Store, used, walk
+from deepgen.compiler.passes.ir import (
+    STORED,
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    For,
+    Launch,
+    Program,
+    Stmt,
+    Store,
+    used,
+    walk,
+)
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.compiler.text import gpu_values
-from deepgen.compiler.text.dialect import GPUS, STORED, Names, arithmetic, narrowed
+from deepgen.compiler.text.dialect import GPUS, Names, arithmetic, narrowed
 from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.compiler.text.statements import Statements, result
 from deepgen.kernels.shared import dialect_sources, sources

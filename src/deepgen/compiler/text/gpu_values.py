@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import gcd
 
-from deepgen.compiler.passes.ir import Buffer, For, If, Seq, Stmt, Store
+from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.text.dialect import CUDA, STORED, Dialect, arithmetic, widened
+from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value
