@@ -308,3 +308,13 @@ def test_sampled_configs_build(ways: dict[str, Any], tmp_path: Path) -> None:
     result = built(operator, config, tmp_path / "sample")
     assert result.log == ""
     assert int(str(result.facts["registers"])) > 0
+
+
+def test_a_kernel_with_one_stage_is_refused_a_longer_k() -> None:
+    """It lets go of a stage when the products of the next have begun: with more steps it would wait forever."""
+    operator = gemm(512, 512, 40, dtype="bf16", layout="nt")
+    [config] = FAMILY.space(operator, HOPPER).restrict({"STAGES": [1], "FIXED": [False]}).sample(1, seed=1)
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    check_shape(kernel, {**operator.scalars(), "K": 64})
+    with pytest.raises(BadInput, match="at most 64 elements of K"):
+        check_shape(kernel, {**operator.scalars(), "K": 72})

@@ -312,6 +312,8 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
             for name, value in gemm.scalars().items()
             if name in ("M", "N", "K", "batch", "ldc", "alpha", "beta") or (name == "stride_c" and gemm.batch > 1)
         ]
+    if c["STAGES"] == 1:  # it is let go when the products of the next have begun
+        requires.append((f"K <= {m['BK']}", f"at most {m['BK']} elements of K: they are one stage"))
     if m["A_ROWS"] != bm:
         requires.append((f"M <= {m['A_ROWS']}", f"at most {m['A_ROWS']} rows: no more are fetched"))
     return LaunchPlan(steps=steps, requires=tuple(requires))
