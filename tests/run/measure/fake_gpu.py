@@ -54,9 +54,9 @@ int entry(void** p, const unsigned* grid, const unsigned* block) {
 _REFERENCE = """
 int gemm_reference(void** p, const unsigned* grid, const unsigned* block) {
     const float *A = *(float**)p[0], *B = *(float**)p[1];
-    double* want = *(double**)p[5];
-    float* size = *(float**)p[6];
-    int M = *(int*)p[7], N = *(int*)p[8], K = *(int*)p[9];
+    double* want = *(double**)p[7];
+    float* size = *(float**)p[8];
+    int M = *(int*)p[9], N = *(int*)p[10], K = *(int*)p[11];
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
             double sum = 0, a = 0, b = 0;
