@@ -43,8 +43,14 @@ ATTENTION = {"B": 2, "H": 4, "HK": 2, "SQ": 17, "SK": 40, "D": 16, "DV": 24}
 FOUR_BITS = {"M": 17, "N": 40, "K": 200}
 GROUPED = {"E": 3, "M": 50, "N": 24, "K": 40}
 OWN: dict[str, tuple[dict[str, Any], ...]] = {
-    "gemm": PRODUCTS,
-    "attention": (ATTENTION, {**ATTENTION, "SQ": 1}),
+    "gemm": (
+        *PRODUCTS,
+        {**PRODUCTS[0], "epilogue": "silu(x * scale[m] + bias[n]) * up[m, n]"},
+        {**PRODUCTS[0], "epilogue": "gelu(x + bias[n]) * y"},
+        {**PRODUCTS[0], "K": 300, "layout": "nt", "scales": "1x128,128x128"},
+    ),
+    "attention": (ATTENTION, {**ATTENTION, "SQ": 1}, {**ATTENTION, "lengths": True}),
+    "attention_backward": ({word: size for word, size in ATTENTION.items() if word != "DV"},),
     "gemm_w4": (
         FOUR_BITS,
         {**FOUR_BITS, "weight_layout": "packed"},
@@ -74,7 +80,7 @@ def operators(only: str) -> Iterator[Operator]:
         for sizes, dtype, epilogue in product(OWN.get(name, (values,)), dtypes, epilogues):
             extra = {"dtype": dtype, "epilogue": epilogue}
             try:
-                yield dg.operator(name, **sizes, **{word: value for word, value in extra.items() if value})
+                yield dg.operator(name, **{**{word: value for word, value in extra.items() if value}, **sizes})
             except DeepgenError as error:
                 print(f"not made: {name} {dtype}: {error}"[:200], flush=True)
 
