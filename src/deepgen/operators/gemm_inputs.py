@@ -60,6 +60,8 @@ def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
     for name in ("scale_a", "scale_b") if gemm.blocks else ():
         rng, shape = np.random.default_rng([seed, zlib.crc32(name.encode())]), drawn_inputs[name].shape
         drawn_inputs[name] = rng.uniform(*_BLOCK_FACTORS, shape).astype(np.float32)
+    if probe == "special":
+        return _with_special_numbers(gemm, drawn_inputs, seed)
     return _with_a_tiny_row(gemm, drawn_inputs) if probe == "denormal" else drawn_inputs
 
 
@@ -103,12 +105,28 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
         return np.zeros(tensor.shape, tensor.dtype.numpy())  # zero has the same bits in all formats
     key = seed, zlib.crc32(tensor.name.encode())
     stored = filling.normal(tensor.shape, tensor.dtype, key, size)
-    if probe == "special" and tensor.name in ("A", "B"):
-        flat, rng = stored.reshape(-1), np.random.default_rng([*key, zlib.crc32(b"special")])
-        special = narrow(np.array(_SPECIAL.get(tensor.dtype.name, (nan, inf, -inf))), tensor.dtype)
-        places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
-        flat[places] = special[: len(places)]
     return stored
+
+
+def _with_special_numbers(gemm: Gemm, drawn_inputs: dict[str, Array], seed: int) -> dict[str, Array]:
+    """NaN and infinities in A and B. The second product of a pair has NaN alone: an infinity times what an activation
+    leaves of a negative sum is infinite or NaN, depending on whether that little is rounded to zero."""
+    import numpy as np
+
+    a, b, _, _ = gemm.dtypes
+    places = [("A", drawn_inputs["A"], a, (nan, inf, -inf))]
+    if gemm.pair == "joined":
+        first, second = np.split(drawn_inputs["B"], 2, -1 if gemm.layout[1] == "n" else -2)
+        places += [("B", first, b, (nan, inf, -inf)), ("B2", second, b, (nan,))]
+    else:
+        places.append(("B", drawn_inputs["B"], b, (nan, inf, -inf)))
+        places += [("B2", drawn_inputs["B2"], b, (nan,))] if gemm.pair == "two" else []
+    for name, values, of, numbers in places:
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode()), zlib.crc32(b"special")])
+        special = narrow(np.array(_SPECIAL.get(of.name, numbers)), of)
+        at = rng.choice(values.size, size=min(len(special), values.size), replace=False)
+        values.flat[at] = special[: len(at)]
+    return drawn_inputs
 
 
 def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Array]:
