@@ -44,6 +44,9 @@ struct alignas(64) TensorMap {
 struct uint4 {
     u32 x, y, z, w;
 };
+struct float2 {
+    float x, y;
+};
 
 namespace emulate {
 constexpr int STACK = 128 << 10;
@@ -269,6 +272,9 @@ DG_DEVICE void fetch_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
     b.settle();
     ++emulate::moves;
 }
+DG_DEVICE float2 load_pair(const void* from) { return *(const float2*)from; }
+DG_DEVICE void wait_for_launch_before() {}
+DG_DEVICE void next_may_begin() {}
 DG_DEVICE uint4 load_chunk(u32 address) {
     uint4 v;
     std::memcpy(&v, memory + address, sizeof v);

@@ -196,6 +196,7 @@ def _plan(backward: AttentionBackward, c: Mapping[str, Any]) -> LaunchPlan:
                 grid=(f"ceil_div({size}, {consumers * ROWS}) * B * {heads}", 1, 1),
                 block=((consumers + 1) * 128, 1, 1),
                 shared_bytes=_shared_bytes(backward.width, side == "KEYS", consumers, wide, stages),
+                overlaps=True,
             )
         )
     return LaunchPlan(tuple(steps), requires=backward_requires(backward, aligned=True))

@@ -15,6 +15,9 @@
 // OVERLAP   what runs beside a tile's exponentials: nothing of its warpgroup (NONE), the sums of the tile before
 //           (SCORES), or these and its own dP (ALL), which needs most registers
 //
+// Launches overlap: blocks of each begin where those of the one before leave room. `keys` waits for `sums`, before it lets
+// `queries` begin; that waits for `keys` last of all, so that what follows it finds all three done.
+//
 // The knobs are macros; `__init__.py` gives them all.
 #include "sides.h"
 
@@ -84,7 +87,7 @@ struct Consumer {
             for (int r = 0; r < 2; ++r) {
                 own[r] = Sums{infinity(), 0};
                 if (row + 8 * r < p.queries)
-                    own[r] = p.sums[((i64)w.batch * p.heads + w.head) * p.pitch + row + 8 * r];
+                    own[r] = load_sums(p.sums + ((i64)w.batch * p.heads + w.head) * p.pitch + row + 8 * r);
             }
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) sums[i] = 0;
@@ -314,7 +317,11 @@ extern "C" __global__ void __launch_bounds__((KEYS_CONSUMERS + 1) * 128, KEYS_BL
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp >= KEYS_CONSUMERS * 4) {
         registers_down<KEYS_DOWN>();
-        if (threadIdx.x == KEYS_CONSUMERS * 128) produce(p, w, s, maps);
+        if (threadIdx.x == KEYS_CONSUMERS * 128) {
+            wait_for_launch_before();
+            next_may_begin();
+            produce(p, w, s, maps);
+        }
     } else {
         registers_up<KEYS_REGISTERS>();
         Consumer<OfKeys> consumer(p, w, s, warp / 4);
@@ -337,7 +344,10 @@ extern "C" __global__ void __launch_bounds__((QUERIES_CONSUMERS + 1) * 128, QUER
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp >= QUERIES_CONSUMERS * 4) {
         registers_down<QUERIES_DOWN>();
-        if (threadIdx.x == QUERIES_CONSUMERS * 128) produce(p, w, s, maps);
+        if (threadIdx.x == QUERIES_CONSUMERS * 128) {
+            produce(p, w, s, maps);
+            wait_for_launch_before();
+        }
     } else {
         registers_up<QUERIES_REGISTERS>();
         Consumer<OfQueries> consumer(p, w, s, warp / 4);
@@ -351,6 +361,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) sums(
     const TYPE* out, i64 out_row, i64 out_head, i64 out_batch, const TYPE* dout, i64 dout_row, i64 dout_head,
     i64 dout_batch, const float* lse, Sums* to, int batch, int heads, int queries, int pitch
 ) {
+    next_may_begin();
     const i64 at = (i64)blockIdx.x * 32 + threadIdx.x / 8;
     if (at - threadIdx.x / 8 % 4 >= (i64)batch * heads * pitch) return;  // a whole warp
     const i64 of = at / pitch, query = at - of * pitch, b = of / heads, h = of - b * heads;

@@ -11,6 +11,10 @@ constexpr float LOG2_E = 1.4426950408889634f;
 struct alignas(8) Sums {
     float lse, delta;
 };
+DG_DEVICE Sums load_sums(const Sums* from) {
+    const float2 two = load_pair(from);
+    return Sums{two.x, two.y};
+}
 
 // The run-time arguments. `pitch`: rows of `sums` of a head.
 struct Problem {
