@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf, prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,6 +49,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 AT_ONCE = 40  # kernels per file
 SECONDS = 300  # time limit for a file of kernels
+MOST_THREADS = 1 << 22  # of a kernel that is emulated: ten million take minutes
 NAMES = {"cuda": "cuda:sm_90a", "hip": "hip:gfx90a", "clang": "clang-19"}
 
 
@@ -76,8 +78,15 @@ class Case:
         return ""
 
 
-def case(seed: int, number: int, target: Cpu | Gpu, draw: Callable[[Random], Any] = random_expression) -> Case | None:
-    """The usual config, or any other; None if rules do not apply, for example to functions that HIP lacks."""
+def case(
+    seed: int,
+    number: int,
+    target: Cpu | Gpu,
+    draw: Callable[[Random], Any] = random_expression,
+    most_threads: float = inf,
+) -> Case | None:
+    """The usual config, or any other; None if rules do not apply, for example to functions that HIP lacks, or if a GPU
+    would need too many threads."""
     random = Random(f"{seed} {number}")
     operator: Any = as_operator(draw(random))
     rules = Rules()
@@ -92,6 +101,9 @@ def case(seed: int, number: int, target: Cpu | Gpu, draw: Callable[[Random], Any
     lowered: Function | Program
     if isinstance(target, Gpu):
         lowered = lower(sketch.expression, schedule, warp=target.warp)
+        threads = sum(prod(part.blocks + part.threads) for launch in lowered.launches for part in launch.parts)
+        if threads > most_threads:
+            return None
     else:
         lowered = lower(sketch.expression, schedule, vector_bytes=target.vector_bytes)
     return Case(number, operator, sketch.name, config, lowered)
@@ -242,7 +254,7 @@ def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
     waiting: list[Case] = []
     for number in numbers:
         try:
-            one = case(args.seed, number, target, args.draw)
+            one = case(args.seed, number, target, args.draw, MOST_THREADS if args.target in NAMES else inf)
         except Exception as error:  # lowering is under test
             yield None, f"{number}: {type(error).__name__}: {error}"
             continue
