@@ -1,19 +1,44 @@
-"""The models of models.py, with random weights: a block like Llama's and a layer like BERT's."""
+"""The models of models.py, made by their configuration, with random weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HIDDEN, MLP, HEADS, GROUPS, WIDTH = 4096, 14336, 32, 8, 128
-PROMPT, SEQUENCES, BEFORE, TOKENS = 2048, 16, 512, 16
 LARGEST = 448.0  # of f8e4m3
-BERT_HIDDEN, BERT_HEADS, BERT_MLP, BERT_TOKENS = 768, 12, 3072, 128
-BERT_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A block of attention and MLP, each with a norm and a residual connection."""
+
+    hidden: int
+    mlp: int
+    heads: int
+    groups: int  # heads of keys and values
+    width: int  # of a head
+    llama: bool = True  # RMS norms, rotated positions, silu(gate) * up; otherwise layer norms, gelu and biases
+    biases: bool = False  # of queries, keys and values
+    causal: bool = True
+    norms_last: bool = False  # after the residual connection
+    experts: int = 0  # two of which serve each token
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a block is called with: `before` tokens of each sequence are in its cache of keys and values."""
+
+    sequences: int
+    length: int
+    before: int = 0
 
 
 class Scaled(nn.Module):  # type: ignore[misc]
@@ -33,109 +58,259 @@ class Scaled(nn.Module):  # type: ignore[misc]
         return out.view(*x.shape[:-1], -1)
 
 
-class Block(nn.Module):  # type: ignore[misc]
-    """Attention and MLP, each after a normalisation and with a residual connection."""
+class Experts(nn.Module):  # type: ignore[misc]
+    """Gated MLPs, two of which serve each token, as grouped products over tokens in the order of their experts."""
 
-    def __init__(self, device: str, fp8: bool) -> None:
+    def __init__(self, sizes: Sizes, device: str) -> None:
         super().__init__()
+        hidden, mlp = sizes.hidden, sizes.mlp
+        self.router = nn.Linear(hidden, sizes.experts, bias=False, device=device, dtype=torch.bfloat16)
+        shapes = {"both": (sizes.experts, 2 * mlp, hidden), "down": (sizes.experts, hidden, mlp)}
+        for name, shape in shapes.items():
+            of = torch.randn(shape, device=device, dtype=torch.bfloat16) * shape[-1] ** -0.5
+            self.register_buffer(name, of)
 
-        def linear(inputs: int, outputs: int) -> Any:
-            if fp8:
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        shares, chosen = self.router(rows).float().softmax(-1).topk(2)
+        order = chosen.flatten().argsort()
+        ends = torch.bincount(chosen.flatten(), minlength=len(self.down)).cumsum(0).int()
+        gate, up = torch._grouped_mm(rows[order // 2], self.both.transpose(1, 2), ends).chunk(2, -1)
+        each = torch._grouped_mm(F.silu(gate) * up, self.down.transpose(1, 2), ends)
+        each = each * shares.flatten()[order, None].to(each.dtype)
+        return torch.zeros_like(rows).index_add_(0, order // 2, each).view(x.shape)
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self, sizes: Sizes, device: str, format: str) -> None:
+        super().__init__()
+        dtype, self.sizes = DTYPES[format], sizes
+
+        def linear(inputs: int, outputs: int, bias: bool = not sizes.llama) -> Any:
+            if format == "fp8":
                 return Scaled(inputs, outputs, device)
-            return nn.Linear(inputs, outputs, bias=False, device=device, dtype=torch.bfloat16)
+            return nn.Linear(inputs, outputs, bias=bias, device=device, dtype=dtype)
 
-        self.q, self.o = linear(HIDDEN, HEADS * WIDTH), linear(HEADS * WIDTH, HIDDEN)
-        self.k, self.v = linear(HIDDEN, GROUPS * WIDTH), linear(HIDDEN, GROUPS * WIDTH)
-        self.gate, self.up, self.down = linear(HIDDEN, MLP), linear(HIDDEN, MLP), linear(MLP, HIDDEN)
-        self.first, self.second = (torch.ones(HIDDEN, device=device, dtype=torch.bfloat16) for _ in range(2))
+        def norm() -> Any:
+            if sizes.llama:
+                return nn.RMSNorm(sizes.hidden, 1e-5, device=device, dtype=dtype)
+            return nn.LayerNorm(sizes.hidden, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None) -> Tensor:
-        y = F.rms_norm(x, (HIDDEN,), self.first, 1e-5)
+        queries, keys = sizes.heads * sizes.width, sizes.groups * sizes.width
+        biases = sizes.biases or not sizes.llama
+        self.q = linear(sizes.hidden, queries, biases)
+        self.k, self.v = (linear(sizes.hidden, keys, biases) for _ in range(2))
+        self.o = linear(queries, sizes.hidden)
+        if sizes.experts:
+            self.experts = Experts(sizes, device)
+        else:
+            self.gate = linear(sizes.hidden, sizes.mlp) if sizes.llama else None
+            self.up, self.down = linear(sizes.hidden, sizes.mlp), linear(sizes.mlp, sizes.hidden)
+        self.first, self.second = norm(), norm()
+
+    def forward(self, x: Tensor, angles: Tensor | None, past: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self.sizes.norms_last:
+            x = self.first(x + self.attention(x, angles, past))
+            return self.second(x + self.mlp(x))
+        x = x + self.attention(self.first(x), angles, past)
+        return x + self.mlp(self.second(x))
+
+    def attention(self, x: Tensor, angles: Tensor | None, past: tuple[Tensor, Tensor] | None) -> Tensor:
         batch, length, _ = x.shape
-        q = _turned(self.q(y).view(batch, length, HEADS, WIDTH).transpose(1, 2), turn)
-        k = _turned(self.k(y).view(batch, length, GROUPS, WIDTH).transpose(1, 2), turn)
-        v = self.v(y).view(batch, length, GROUPS, WIDTH).transpose(1, 2)
+        heads = ((self.q, self.sizes.heads), (self.k, self.sizes.groups), (self.v, self.sizes.groups))
+        q, k, v = (of(x).view(batch, length, count, self.sizes.width).transpose(1, 2) for of, count in heads)
+        if angles is not None:
+            q, k = rotated(q, angles), rotated(k, angles)
         if past is not None:
             k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=past is None, enable_gqa=True)
-        x = x + self.o(seen.transpose(1, 2).reshape(batch, length, HEADS * WIDTH))
-        y = F.rms_norm(x, (HIDDEN,), self.second, 1e-5)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        causal, grouped = self.sizes.causal and past is None, self.sizes.heads != self.sizes.groups
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        return self.o(seen.transpose(1, 2).reshape(batch, length, -1))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        if self.sizes.experts:
+            return self.experts(x)
+        if self.gate is None:
+            return self.down(F.gelu(self.up(x), approximate="tanh" if self.sizes.causal else "none"))
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotated by the token's position."""
+def rotated(x: Tensor, angles: Tensor) -> Tensor:
     low, high = x.chunk(2, dim=-1)
-    return x * turn[0] + torch.cat((-high, low), dim=-1) * turn[1]
+    return x * angles[0] + torch.cat((-high, low), dim=-1) * angles[1]
 
 
-def _turn(first: int, length: int, device: str) -> tuple[Tensor, Tensor]:
-    rates = 500000.0 ** (-torch.arange(0, WIDTH, 2, device=device).float() / WIDTH)
+def angles_of(first: int, length: int, width: int, device: str, dtype: torch.dtype) -> Tensor:
+    """Cosines and sines of tokens' positions."""
+    rates = 500000.0 ** (-torch.arange(0, width, 2, device=device).float() / width)
     angles = torch.arange(first, first + length, device=device).float()[:, None] * rates
     both = torch.cat((angles, angles), dim=-1)
-    return both.cos().bfloat16(), both.sin().bfloat16()
+    return torch.stack((both.cos(), both.sin())).to(dtype)
 
 
-def part(name: str, device: str, fp8: bool) -> Callable[[], Tensor]:
+def block(sizes: Sizes, tokens: Tokens, device: str, format: str) -> Callable[[], Tensor]:
     torch.manual_seed(0)
-    block = Block(device, fp8)
-    batch, length, before = (1, PROMPT, 0) if name == "prefill" else (SEQUENCES, 1, BEFORE)
-    x = torch.randn(batch, length, HIDDEN, device=device, dtype=torch.bfloat16)
-    turn = _turn(before, length, device)
-    shape = (batch, GROUPS, before, WIDTH)
-    past = tuple(torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(2)) if before else None
-
-    def run() -> Tensor:
-        return block(x, turn, past)
-
-    return run
+    module, dtype = Block(sizes, device, format).eval(), DTYPES[format]
+    x = torch.randn(tokens.sequences, tokens.length, sizes.hidden, device=device, dtype=dtype)
+    angles = angles_of(tokens.before, tokens.length, sizes.width, device, dtype) if sizes.llama else None
+    shape = (tokens.sequences, sizes.groups, tokens.before, sizes.width)
+    past = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(2)) if tokens.before else None
+    return lambda: module(x, angles, past)
 
 
-def request(device: str, fp8: bool) -> Callable[[], Tensor]:
-    first, next_one = part("prefill", device, fp8), part("decode", device, fp8)
+class Bottleneck(nn.Module):  # type: ignore[misc]
+    def __init__(self, inputs: int, inner: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        convolutions = (inputs, inner, 1, 1), (inner, inner, 3, stride), (inner, outputs, 1, 1)
+        self.parts = nn.ModuleList(convolution(*sizes) for sizes in convolutions)
+        self.short = convolution(inputs, outputs, 1, stride) if stride > 1 or inputs != outputs else nn.Identity()
 
-    def run() -> Tensor:
-        first()
-        for _ in range(TOKENS - 1):
-            next_one()
-        return next_one()
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.parts[1](F.relu(self.parts[0](x))))
+        return F.relu(self.parts[2](y) + self.short(x))
 
-    return run
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
+    of = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(of, nn.BatchNorm2d(outputs))
+
+
+def resnet(channels: int, blocks: tuple[int, ...], batch: int, device: str, format: str) -> Callable[[], Tensor]:
+    """Whole: with 64 channels and 3, 4, 6, 3 blocks, ResNet-50."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [convolution(3, channels, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    inputs = channels
+    for stage, count in enumerate(blocks):
+        inner = channels << stage
+        for number in range(count):
+            layers.append(Bottleneck(inputs, inner, 4 * inner, 2 if stage and not number else 1))
+            inputs = 4 * inner
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000)]
+    module = nn.Sequential(*layers).eval().to(device, DTYPES[format], memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, 224, 224, device=device, dtype=DTYPES[format])
+    x = x.contiguous(memory_format=torch.channels_last)
+    return lambda: module(x)
+
+
+class Diffusion(nn.Module):  # type: ignore[misc]
+    """A residual block of convolutions and a transformer over pixels, as in the U-Nets of diffusion models."""
+
+    def __init__(self, channels: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.GroupNorm(32, channels) for _ in range(3))
+        self.convolutions = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.time = nn.Linear(4 * channels, channels)
+        self.layer_norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(3))
+        sources = (channels, channels), (channels, context)
+        self.attentions = nn.ModuleList(
+            nn.ModuleList(nn.Linear(of, channels, bias=False) for of in (query, key, key, channels))
+            for query, key in sources
+        )
+        self.ways = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(2))
+        self.gated, self.down = nn.Linear(channels, 8 * channels), nn.Linear(4 * channels, channels)
+
+    def forward(self, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
+        y = self.convolutions[0](F.silu(self.norms[0](x))) + self.time(F.silu(time))[:, :, None, None]
+        x = x + self.convolutions[1](F.silu(self.norms[1](y)))
+        batch, channels, height, width = x.shape
+        y = self.ways[0](self.norms[2](x)).permute(0, 2, 3, 1).reshape(batch, height * width, channels)
+        for norm, parts, source in zip(self.layer_norms, self.attentions, (None, context), strict=False):
+            y = y + self.attention(parts, norm(y), source)
+        up, gate = self.gated(self.layer_norms[2](y)).chunk(2, -1)
+        y = y + self.down(up * F.gelu(gate))
+        return x + self.ways[1](y.reshape(batch, height, width, channels).permute(0, 3, 1, 2))
+
+    def attention(self, parts: Any, x: Tensor, source: Tensor | None) -> Tensor:
+        source, shape = x if source is None else source, (len(x), -1, self.heads, x.shape[-1] // self.heads)
+        q, k, v = (of(y).view(shape).transpose(1, 2) for of, y in zip(parts, (x, source, source), strict=False))
+        seen = F.scaled_dot_product_attention(q, k, v)
+        return parts[3](seen.transpose(1, 2).reshape(x.shape))
+
+
+def diffusion(channels: int, heads: int, side: int, batch: int, device: str, format: str) -> Callable[[], Tensor]:
+    torch.manual_seed(0)
+    dtype = DTYPES[format]
+    module = Diffusion(channels, heads, 768).eval().to(device, dtype, memory_format=torch.channels_last)
+    shapes = (batch, channels, side, side), (batch, 4 * channels), (batch, 77, 768)
+    x, time, context = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
+    x = x.contiguous(memory_format=torch.channels_last)
+    return lambda: module(x, time, context)
+
+
+LLAMA = Sizes(4096, 14336, 32, 8, 128)
+BLOCKS: dict[str, tuple[Sizes, dict[str, tuple[Tokens, int]]]] = {
+    # A decoder computes many tokens for each prompt, so both are weighted.
+    "llama": (LLAMA, {"prefill": (Tokens(1, 2048), 1), "decode": (Tokens(16, 1, 512), 8)}),
+    "qwen": (
+        Sizes(3584, 18944, 28, 4, 128, biases=True),
+        {"prefill": (Tokens(1, 777), 1), "decode": (Tokens(5, 1, 900), 8)},
+    ),
+    "mixtral": (
+        Sizes(4096, 14336, 32, 8, 128, experts=8),
+        {"prefill": (Tokens(1, 1024), 1), "decode": (Tokens(16, 1, 512), 8)},
+    ),
+    "gpt2": (
+        Sizes(1024, 4096, 16, 16, 64, llama=False),
+        {"prefill": (Tokens(4, 512), 1), "decode": (Tokens(8, 1, 500), 8)},
+    ),
+    "bert-large": (
+        Sizes(1024, 4096, 16, 16, 64, llama=False, causal=False, norms_last=True),
+        {"layer": (Tokens(16, 128), 1)},
+    ),
+    "vit": (Sizes(1024, 4096, 16, 16, 64, llama=False, causal=False), {"layer": (Tokens(32, 197), 1)}),
+    "bert": (
+        Sizes(768, 3072, 12, 12, 64, llama=False, causal=False, norms_last=True),
+        {"layer": (Tokens(1, 128), 5)},
+    ),
+}
+Maker = Callable[[str, str], Callable[[], Tensor]]  # of a device and a format
+NETWORKS: dict[str, Maker] = {
+    "resnet": lambda device, format: resnet(64, (3, 4, 6, 3), 16, device, format),
+    "unet": lambda device, format: diffusion(320, 8, 64, 2, device, format),
+}
+
+
+def runs_of(name: str, device: str, format: str) -> dict[str, tuple[Callable[[], Callable[[], Tensor]], int]]:
+    """What is run of a model, and its weight. `drawn-N` is a seed's decoder, encoder, network and U-Net block."""
+    if name.startswith("drawn-"):
+        return drawn(int(name.removeprefix("drawn-")), device, format)
+    if name in NETWORKS:
+        return {"whole": (lambda: NETWORKS[name](device, format), 1)}
+    sizes, parts = BLOCKS[name]
+    return {part: (partial(block, sizes, tokens, device, format), often) for part, (tokens, often) in parts.items()}
+
+
+def drawn(seed: int, device: str, format: str) -> dict[str, tuple[Callable[[], Callable[[], Tensor]], int]]:
+    """Four blocks that no kernel was developed with."""
+    chance = Random(seed)
+    groups, width = chance.choice((1, 2, 4, 8)), chance.choice((64, 96, 128))
+    heads = groups * chance.choice((1, 3, 4, 7))
+    hidden = 64 * chance.randint(16, 80)
+    decoder = Sizes(hidden, 64 * chance.randint(hidden // 32, hidden // 16), heads, groups, width)
+    small = 64 * chance.randint(6, 24)
+    encoder = Sizes(small, 4 * small, small // 64, small // 64, 64, llama=False, causal=False)
+    prompt, cached = Tokens(chance.randint(1, 4), chance.randint(100, 3000)), chance.randint(100, 4000)
+    decode, layer = Tokens(chance.randint(1, 40), 1, cached), Tokens(chance.randint(1, 40), chance.randint(20, 600))
+    channels, blocks = 16 * chance.randint(2, 6), tuple(chance.randint(1, 4) for _ in range(4))
+    batch, side, wide = chance.randint(1, 40), 8 * chance.randint(2, 10), 64 * chance.randint(4, 12)
+    return {
+        "decoder, prefill": (lambda: block(decoder, prompt, device, format), 1),
+        "decoder, decode": (lambda: block(decoder, decode, device, format), 8),
+        "encoder": (lambda: block(encoder, layer, device, format), 1),
+        "network": (lambda: resnet(channels, blocks, batch, device, format), 1),
+        "U-Net block": (lambda: diffusion(wide, wide // 64, side, 2, device, format), 1),
+    }
 
 
 def one_call(device: str, fp8: bool) -> tuple[str, Callable[[], Tensor]]:
-    """A product of the block that a kernel serves, as a torch function by itself."""
-    inputs, outputs = (MLP, HIDDEN) if fp8 else (HIDDEN, HIDDEN)
-    x = torch.randn(SEQUENCES, inputs, device=device, dtype=torch.bfloat16)
+    """A product of Llama's block that a kernel serves, as a torch function by itself."""
+    inputs, outputs = (LLAMA.mlp, LLAMA.hidden) if fp8 else (LLAMA.hidden, LLAMA.hidden)
+    x = torch.randn(16, inputs, device=device, dtype=torch.bfloat16)
     if not fp8:
         weight = nn.Parameter(torch.randn(outputs, inputs, device=device, dtype=x.dtype), requires_grad=False)
         return "F.linear", lambda: F.linear(x, weight)
     layer = Scaled(inputs, outputs, device)
-    small, turned = x.to(torch.float8_e4m3fn), layer.weight.t()
+    small, transposed = x.to(torch.float8_e4m3fn), layer.weight.t()
     scales = (layer.of_input, layer.scale)
-    return "torch._scaled_mm", lambda: torch._scaled_mm(small, turned, *scales, out_dtype=torch.bfloat16)
-
-
-class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and MLP, each with a residual connection and a normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(BERT_HIDDEN, BERT_HIDDEN) for _ in range(4))
-        self.up, self.down = nn.Linear(BERT_HIDDEN, BERT_MLP), nn.Linear(BERT_MLP, BERT_HIDDEN)
-        self.first, self.second = nn.LayerNorm(BERT_HIDDEN), nn.LayerNorm(BERT_HIDDEN)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        shape = (batch, length, BERT_HEADS, BERT_HIDDEN // BERT_HEADS)
-        q, k, v = (part(x).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v))
-        seen = nn.functional.scaled_dot_product_attention(q, k, v)
-        x = self.first(x + self.o(seen.transpose(1, 2).reshape(batch, length, BERT_HIDDEN)))
-        return self.second(x + self.down(nn.functional.gelu(self.up(x))))
-
-
-def bert_layer(dtype: str) -> Callable[[], Tensor]:
-    torch.manual_seed(0)
-    of = BERT_DTYPES[dtype]
-    layer, x = Layer().to(of), torch.randn(1, BERT_TOKENS, BERT_HIDDEN, dtype=of)
-    return lambda: layer(x)
+    return "torch._scaled_mm", lambda: torch._scaled_mm(small, transposed, *scales, out_dtype=torch.bfloat16)

@@ -1,13 +1,16 @@
-"""Are whole models faster through deepgen.torch than by torch? A block like Llama's (GPU), a layer like BERT's (CPU).
+"""Are whole models faster through deepgen.torch than by torch? Blocks of known models, and drawn ones.
 
+    PYTHONPATH=src python benchmarks/models.py qwen record tune bench --seconds 300 --json FILE
     PYTHONPATH=src python benchmarks/models.py llama record tune bench --format fp8 --json FILE
-    python benchmarks/models.py bert record tune bench --format f32 --threads 2 --json FILE
+    PYTHONPATH=src python benchmarks/models.py drawn-7 record tune bench --json FILE
+    python benchmarks/models.py bert record tune bench --device cpu --format f32 --threads 2 --json FILE
 
 Each step stores its result in the folder, so that it can be run separately: the operators of the model are recorded,
 tuned from the recording with `deepgen tune`, and the model is timed with torch, with kernels, compiled, and from CUDA
-graphs. Llama's block: prefill of 2048 tokens, decode for 16 sequences, and a request (a prompt and 16 tokens after it);
-in `fp8` weights and inputs of products are 8-bit floats with a scale each. BERT's layer: one sequence of 128 tokens,
-repeatedly, so its weights stay in caches, and kernels are tuned with warm ones.
+graphs. llama (Llama-3-8B), qwen (Qwen2.5-7B), mixtral (with experts) and gpt2 (medium) have a prompt and a decode;
+bert-large, vit (ViT-L), resnet (ResNet-50, whole) and unet (of Stable Diffusion) one run; `drawn-N` is a decoder, an
+encoder, a network and a U-Net block with sizes of seed N. In `fp8` weights and inputs of products are 8-bit floats with
+a scale each. bert is a layer with one sequence, repeatedly, so its weights stay in caches: its kernels are tuned warm.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from harness.turns import seconds_text
 
 Make = Callable[[], Callable[[], Any]]
 Runs = Mapping[str, tuple[Make, int]]  # what is run, and its weight
-FORMATS = {"llama": ("bf16", "fp8"), "bert": ("f32", "bf16")}
+FORMATS = ("bf16", "fp8", "f32")
+REQUEST = 16  # tokens after a prompt
 
 
 def record(runs: Runs, path: Path) -> None:
@@ -103,61 +107,62 @@ def check_not_slower(results: Mapping[str, Any]) -> None:
         raise SystemExit("\n".join(warnings))
 
 
-def llama(options: Options) -> None:
-    fp8, device = options.format == "fp8", "cuda"
-    # A block decodes many tokens for each prompt, so both are weighted.
-    runs: Runs = {
-        "prefill": (lambda: models.part("prefill", device, fp8), 1),
-        "decode": (lambda: models.part("decode", device, fp8), 8),
-    }
-    work, library = options.folder / f"work-{options.format}.json", options.folder / "library"
-    if "record" in options.steps:
-        record(runs, work)
-    if "tune" in options.steps:
-        tune(work, library, options.seconds, "cuda:native")
-    if "bench" in options.steps:
-        timed = partial(bench, library=library, rounds=options.rounds, graphs=True)
-        # The parts of a request were recorded and tuned. Compiled, its decodes would form one graph.
-        whole: Runs = {"request": (lambda: models.request(device, fp8), 1)}
-        blocks = timed(runs, compiled=not options.no_compile) | timed(whole, compiled=False)
-        call = host_part(library, *models.one_call(device, fp8))
-        save(options.json, {"blocks": blocks, "call": call}, device=torch.cuda.get_device_name())
-        check_not_slower(blocks)
+def request(prompt: Make, decode: Make) -> Callable[[], Any]:
+    """A prompt and the tokens after it."""
+    first, following = prompt(), decode()
+
+    def run() -> Any:
+        first()
+        for _ in range(REQUEST - 1):
+            following()
+        return following()
+
+    return run
 
 
-def bert(options: Options) -> None:
+def measure(options: Options) -> None:
+    gpu = options.device == "cuda"
+    runs: Runs = models.runs_of(options.model, options.device, options.format)
     threads: tuple[str, ...] = ()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
         threads = ("--threads", str(options.threads))
-    runs: Runs = {"layer": (lambda: models.bert_layer(options.format), 5)}
     work, library = options.folder / f"work-{options.format}.json", options.folder / "library"
     if "record" in options.steps:
         record(runs, work)
     if "tune" in options.steps:
-        tune(work, library, options.seconds, "cpu", "--warm", *threads)
+        tune(work, library, options.seconds, *(("cuda:native",) if gpu else ("cpu", "--warm", *threads)))
     if "bench" in options.steps:
-        layer = bench(runs, library, rounds=options.rounds, compiled=not options.no_compile, graphs=False)
-        save(options.json, {"layer": layer}, dtype=options.format, threads=torch.get_num_threads())
-        check_not_slower(layer)
+        timed = partial(bench, library=library, rounds=options.rounds, graphs=gpu)
+        blocks = timed(runs, compiled=not options.no_compile)
+        call = None
+        if gpu and options.model == "llama":
+            # The parts of a request were recorded and tuned. Compiled, its decodes would form one graph.
+            whole: Runs = {"request": (lambda: request(runs["prefill"][0], runs["decode"][0]), 1)}
+            blocks |= timed(whole, compiled=False)
+            call = host_part(library, *models.one_call(options.device, options.format == "fp8"))
+        device = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} threads"
+        save(options.json, {"blocks": blocks, "call": call}, model=options.model, format=options.format, device=device)
+        check_not_slower(blocks)
 
 
 def main() -> None:
     words = parser(__doc__)
-    words.add_argument("model", choices=FORMATS)
+    words.add_argument("model", help="one of " + ", ".join((*models.BLOCKS, *models.NETWORKS, "drawn-N")))
     words.add_argument("steps", nargs="+", choices=("record", "tune", "bench"))
-    words.add_argument("--format", help="llama: bf16 or fp8; bert: f32 or bf16 [the first]")
-    words.add_argument("--seconds", type=float, default=480.0, help="of tuning [480]")
-    words.add_argument("--threads", type=int, help="for torch and for kernels, of bert [all cores]")
+    words.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="[cuda]")
+    words.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="fp8 is for GPUs [bf16]")
+    words.add_argument("--seconds", type=float, default=300.0, help="of tuning [300]")
+    words.add_argument("--threads", type=int, help="for torch and for kernels, on a processor [all cores]")
     words.add_argument("--rounds", type=int, default=30, help="[30]")
     words.add_argument("--no-compile", action="store_true", help="without torch.compile")
     words.add_argument("--folder", type=Path, help="what the steps leave [build/MODEL]")
     options = words.options()
-    options.format = options.format or FORMATS[options.model][0]
-    if options.format not in FORMATS[options.model]:
-        words.error(f"{options.model} is there in {' and '.join(FORMATS[options.model])}")
+    number = options.model.removeprefix("drawn-")
+    if options.model not in (*models.BLOCKS, *models.NETWORKS) and not (number != options.model and number.isdigit()):
+        words.error(f"there is no model {options.model}")
     options.folder = options.folder or Path("build") / options.model
-    {"llama": llama, "bert": bert}[options.model](options)
+    measure(options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 `unserved` is a call that torch serves while a library is in use. With `--launches`, kernels do nothing and are launched
 by a driver that does nothing, so only the CPU's part of a GPU call is left. Times are this thread's CPU times, the
-minimum of many short batches. The bar is 1.3 times torch's. `--block` times a step of the block of models.py, which
+minimum of many short batches. The bar is 1.3 times torch's. `--block` times a step of a block of models.py, which
 decodes tokens, with small matrices on the CPU: in a model, calls have fewer cache hits than in a loop; `nothing` is a
 library without kernels. `--compiled` times products in code compiled by torch.compile, 16 in a graph, without its
 checks of a function's arguments: a call including its memory allocation. On the CPU a graph's own elementwise work,
@@ -141,11 +141,10 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
 
 def measured_block(rounds: int, make: Make, fp8: bool) -> dict[str, dict[str, float]]:
     """Microseconds of a step by what serves it, and their ratios to torch's in interleaved rounds."""
-    import model_definitions
+    from model_definitions import Sizes, Tokens, block
 
-    for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
-        setattr(model_definitions, name, size)
-    step, nothing = model_definitions.part("decode", "cpu", fp8), Serves(None)
+    tiny = Sizes(64, 128, 4, 2, 16)
+    step, nothing = block(tiny, Tokens(2, 1, 512), "cpu", "fp8" if fp8 else "bf16"), Serves(None)
     nothing.list = list  # type: ignore[attr-defined]
     ways = {"deepgen": Serves(make), "unserved": Serves(None), "nothing": nothing}
     used = {way: deepgen.torch.use(library, race=False) for way, library in ways.items()}  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from deepgen.operators.base import Array
 from deepgen.operators.filling import EXTREMES, drawn
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import OUTPUT, Tensor
+from deepgen.vocabulary import DType
 from deepgen.vocabulary.dtypes import narrow, widen
 from deepgen.vocabulary.errors import BadInput
 
@@ -104,8 +105,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     if size == 0.0:
         return np.zeros(tensor.shape, tensor.dtype.numpy())  # zero has the same bits in all formats
     key = seed, zlib.crc32(tensor.name.encode())
-    stored = filling.normal(tensor.shape, tensor.dtype, key, size)
-    return stored
+    return filling.normal(tensor.shape, tensor.dtype, key, size)
 
 
 def _with_special_numbers(gemm: Gemm, drawn_inputs: dict[str, Array], seed: int) -> dict[str, Array]:
@@ -114,7 +114,7 @@ def _with_special_numbers(gemm: Gemm, drawn_inputs: dict[str, Array], seed: int)
     import numpy as np
 
     a, b, _, _ = gemm.dtypes
-    places = [("A", drawn_inputs["A"], a, (nan, inf, -inf))]
+    places: list[tuple[str, Array, DType, tuple[float, ...]]] = [("A", drawn_inputs["A"], a, (nan, inf, -inf))]
     if gemm.pair == "joined":
         first, second = np.split(drawn_inputs["B"], 2, -1 if gemm.layout[1] == "n" else -2)
         places += [("B", first, b, (nan, inf, -inf)), ("B2", second, b, (nan,))]
