@@ -163,7 +163,6 @@ def test_the_second_of_a_pair_has_no_infinity(text: str, pair: str, layout: str)
     assert np.isinf(first).sum() == 2 and not np.isinf(second).any()
 
 
-
 def eight(k: int = 4096, **other: object) -> Gemm:
     return gemm(64, 64, k, dtype="f8e4m3", c="f32", layout="nt", **other)
 
