@@ -21,7 +21,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": (
-        "first_seconds", "compile_speed", "times_before_after", "report_size", "cluster_scaling",
+        "first_seconds", "compile_speed", "times_before_after",
     ),
     "The README": ("readme_results", "readme_terminal"),
 }  # fmt: skip

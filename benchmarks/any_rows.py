@@ -12,8 +12,6 @@ all tensors have. With `--json` a run resumes an earlier one. `--jobs` processes
 from __future__ import annotations
 
 import random
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -22,21 +20,18 @@ from multiprocessing import get_context
 from statistics import geometric_mean
 from typing import Any
 
-import deepgen as dg
 from any_shape import words_of_all
-from deepgen import generators, targets
+from deepgen import targets
 from deepgen.operators.expr.operator import as_operator
-from deepgen.run.call.loaded import load
-from deepgen.targets import Target
-from deepgen.toolchains import build_once
-from harness import Options, alternate, read, run_main, save, table
+from harness import Options, alternate, run_main, table
 from harness.cases import draw
+from harness.gpu import timer
+from harness.ours import Ours, before, kernels, measure, off
 from rows_cases import Case, expression_of, make, torch_call
 
 FORMATS = {"f32": ("float32", 1e-5), "bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3), "i64": ("int64", 0.0)}
 COPY, COMPILED, OURS = "copy", "torch.compile", "ours"
 LARGE = 32 << 20  # bytes from which the copy rate matters
-FLUSHED_ON_CPU = 256 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -58,23 +53,6 @@ class Result:
     def share(self) -> float | None:
         """Our share of the copy rate."""
         return next((float(ratio) for name, ratio in self.beside if name == COPY), None)
-
-
-def timer(torch: Any, target: Target) -> Callable[[Callable[[], Any]], float]:
-    """A function that returns the seconds of one call with cold caches."""
-    if target.runner == "gpu":
-        from harness.gpu import Clock
-
-        return Clock().seconds
-    ballast = torch.zeros(FLUSHED_ON_CPU // 4)
-
-    def seconds(call: Callable[[], Any]) -> float:
-        ballast.add_(1)
-        started = time.perf_counter()
-        call()
-        return time.perf_counter() - started
-
-    return seconds
 
 
 def tensors(torch: Any, case: Case, device: str) -> list[Any]:
@@ -102,35 +80,20 @@ class Bench:
             torch.set_num_threads(options.threads)
         self.seconds = timer(torch, self.target)
 
-    def built(self, case: Case) -> tuple[Any, str, None]:
-        """A function that loads the default, and its config."""
-        operator, options = as_operator(expression_of(case)), self.options
-        family = generators.find(operator, self.target)
-        config = family.default(operator, self.target.limited_to(options.threads) if options.threads else self.target)
-        kernel = family.emit(operator, self.target, config)
-        build_once(kernel, self.target)
-        return lambda: load(kernel, operator, self.target), str(dict(config)), None
+    def built(self, case: Case) -> Ours:
+        return kernels(as_operator(expression_of(case)), self.target, threads=self.options.threads)[0]
 
-    def tuned(self, case: Case, seconds: float) -> tuple[Any, str, float]:
-        with tempfile.TemporaryDirectory() as folder:
-            words: dict[str, Any] = {"target": self.target, "threads": self.options.threads, "out": folder}
-            study = dg.tune(expression_of(case), time_budget=seconds, baselines=False, progress=False, **words)
-            best = study.best()
-            loaded = best.load()
-        return lambda: loaded, str(dict(best.trial.config)), best.seconds
-
-    def measured(self, case: Case, seconds: float, made: tuple[Any, str, float | None]) -> Result:
-        torch, (loading, config, finals), of = self.torch, made, expression_of(case)
-        inputs, call, ours = tensors(torch, case, self.device), torch_call(torch, case), loading()
+    def measured(self, case: Case, seconds: float, kernel: Ours) -> Result:
+        torch, of = self.torch, expression_of(case)
+        inputs, call, ours = tensors(torch, case, self.device), torch_call(torch, case), kernel.load()
         kind, most = FORMATS[of.dtype_of("y")]
         out = torch.full(of.shape_of("y"), -77, dtype=getattr(torch, kind), device=self.device)
         count = sum(one.nbytes for one in (*inputs, out))
-        facts: dict[str, Any] = {"finals": finals, "config": config}
+        facts: dict[str, Any] = {"finals": kernel.seconds, "config": kernel.config}
         ours(*inputs, out=out)
         exact = call(*(one.double() for one in inputs)).reshape(out.shape).to(out.dtype).double()
-        off = float((out.double() - exact).norm() / exact.norm().clamp(min=1e-30))
-        if not off <= most:
-            return Result(case.name, case.group, count, seconds, **facts, error=f"off by {off:.2g}")
+        if not (distance := off(out, exact)) <= most:
+            return Result(case.name, case.group, count, seconds, **facts, error=f"off by {distance:.2g}")
         source = torch.zeros(-(-count // 2), dtype=torch.uint8, device=self.device)
         copied = torch.empty_like(source)
         calls: dict[str, Callable[[], Any]] = {
@@ -148,7 +111,7 @@ class Bench:
             case.name, case.group, count, seconds, ratio=min(r for n, r in beside.items() if n != COPY), **facts
         )
 
-    def run(self, cases: Sequence[tuple[Case, float]], done: list[Result]) -> None:
+    def run(self, cases: Sequence[tuple[Case, float]], done: list[Result]) -> list[Result]:
         deadline, jobs = self.options.deadline(), self.options.jobs
         with ThreadPoolExecutor(jobs) as threads, ProcessPoolExecutor(jobs, get_context("spawn")) as processes:
             compiled = [] if jobs == 1 or self.options.eager else [case for case, _ in cases]
@@ -157,19 +120,29 @@ class Bench:
             wait(ahead, timeout=min(deadline.left / 2, 1e6))
             processes.shutdown(wait=True, cancel_futures=True)  # nothing else may run during timing
             wait(built)
-            waiting = iter(built)
-            for case, seconds in cases:
-                if deadline.over:
-                    break
-                try:
-                    made = self.tuned(case, seconds) if seconds else next(waiting).result()
-                    one = self.measured(case, seconds, made)
-                except (dg.DeepgenError, RuntimeError) as error:
-                    one = Result(case.name, case.group, 0, seconds, error=f"{type(error).__name__}: {error}"[:300])
-                done.append(one)
-                beside = " ".join(f"{name} {ratio:.2f}" for name, ratio in one.beside)
-                time = f"{one.time * 1e6:.1f} us" if one.time else ""
-                print(one.name, f"{seconds:g}", time, beside, one.config, one.error, flush=True)
+            waiting, threads_of_ours = iter(built), self.options.threads
+
+            def one(case: Case, seconds: float) -> Result:
+                if not seconds:
+                    return self.measured(case, seconds, next(waiting).result())
+                operator = as_operator(expression_of(case))
+                kernel = kernels(operator, self.target, seconds=seconds, threads=threads_of_ours)[0]
+                return self.measured(case, seconds, kernel)
+
+            return measure(
+                self.options, cases, lambda of: one(*of), failed, shown, done,
+                seed=self.options.seed, target=self.options.target,
+            )  # fmt: skip
+
+
+def failed(of: tuple[Case, float], error: str) -> Result:
+    case, seconds = of
+    return Result(case.name, case.group, 0, seconds, error=error)
+
+
+def shown(one: Result) -> tuple[object, ...]:
+    beside = " ".join(f"{name} {ratio:.2f}" for name, ratio in one.beside)
+    return one.name, f"{one.seconds:g}", f"{one.time * 1e6:.1f} us" if one.time else "", beside, one.config, one.error
 
 
 def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
@@ -202,13 +175,9 @@ def main() -> int:
         wanted += [
             (case, seconds) for case in random.Random(f"{options.seed} {seconds}").sample(every, min(count, len(every)))
         ]
-    before = (read(options.json) if options.json else None) or []
-    done = [one for one in (Result(**row) for row in before) if not one.error]
+    done = before(options, Result)
     names = {(one.name, one.seconds) for one in done}
-    try:
-        Bench(options).run([one for one in wanted if (one[0].name, one[1]) not in names], done)
-    finally:
-        save(options.json, done, seed=options.seed, target=options.target)
+    done = Bench(options).run([one for one in wanted if (one[0].name, one[1]) not in names], done)
     print(table(("group", "s", "cases", "wrong", "mean", "least", "<0.97", "of a copy", "least"), summary(done)))
     return 0
 

@@ -11,23 +11,19 @@ with K and V in shuffled pages is measured instead, against ours without, where 
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 
-import deepgen as dg
-from deepgen import generators, targets
+from deepgen import targets
 from deepgen.operators import Attention, attention
-from deepgen.run.call.loaded import load
-from deepgen.toolchains import build_once
-from harness import Options, alternate, parser, read, run_main, save, table
+from harness import Options, alternate, parser, run_main, table
 from harness.cases import draw, size
+from harness.ours import before, kernels, mean_text, measure, off
 
 FORMATS = {"f32": ("float32", 1e-5), "bf16": ("bfloat16", 1e-2)}
 FLUSHED = 256 << 20  # bytes
@@ -72,26 +68,13 @@ def measured(options: Options, operator: Attention) -> Result:
     out = torch.empty(o.batch, o.heads, o.queries, o.v_width, dtype=q.dtype)
     words: dict[str, Any] = {"is_causal": o.causal, "enable_gqa": o.heads != o.kv_heads}
     theirs = torch.nn.functional.scaled_dot_product_attention
-    with tempfile.TemporaryDirectory() as folder:
-        if options.seconds:
-            study = dg.tune(
-                o, target=target, threads=options.threads, time_budget=options.seconds, out=folder, progress=False,
-                baselines=False,
-            )  # fmt: skip
-            best = study.best()
-            ours, config = best.load(), dict(best.trial.config)
-        else:
-            one = generators.find(o, target)
-            chosen = one.default(o, target)
-            kernel = one.emit(o, target, chosen)
-            build_once(kernel, target)
-            ours, config = load(kernel, o, target), {generators.FAMILY: one.name, **chosen}
+    kernel = kernels(o, target, seconds=options.seconds, threads=options.threads)[0]
+    ours = kernel.load()
     ours(q, k, v, out=out)
     exact = theirs(q.double(), k.double(), v.double(), **words)
-    off = float((out.double() - exact).norm() / exact.norm())
-    if not off <= most:
-        return Result(o.describe(), options.seconds, error=f"off by {off:.2g}")
-    return compared(options, o, str(config), lambda: ours(q, k, v, out=out), lambda: theirs(q, k, v, **words))
+    if not (distance := off(out, exact)) <= most:
+        return Result(o.describe(), options.seconds, error=f"off by {distance:.2g}")
+    return compared(options, o, kernel.config, lambda: ours(q, k, v, out=out), lambda: theirs(q, k, v, **words))
 
 
 def compared(
@@ -118,17 +101,16 @@ def paged(options: Options, dense: Attention) -> Result:
     """The defaults with and without pages, on the same memory, where every batch has all keys."""
     target: Any = targets.resolve("cpu").limited_to(options.threads)
     operator, own = replace(dense, lengths=True, page=options.page), dense.inputs(options.seed)
-    calls = []
+    calls, config = [], ""
     for one in (operator, dense):
-        family = generators.find(one, target)
-        config = family.default(one, target)
+        kernel = kernels(one, target)[0]
         inputs = {**one.inputs(options.seed), "q": own["q"]}
         inputs |= {name: own[name].reshape(inputs[name].shape) for name in "kv"}
         if one.lengths:
             inputs["lengths"][:] = dense.keys
-        run = load(family.emit(one, target, config), one, target)
-        calls.append(partial(run, *(inputs[t.name] for t in one.tensors() if t.role == "input")))
-    return replace(compared(options, dense, str(config), *calls), name=operator.describe())
+        calls.append(partial(kernel.load(), *(inputs[t.name] for t in one.tensors() if t.role == "input")))
+        config = kernel.config
+    return replace(compared(options, dense, config, *calls), name=operator.describe())
 
 
 def main() -> int:
@@ -147,23 +129,17 @@ def main() -> int:
     every = [*of_models, *draw(options.seed, options.cases, lambda chance: drawn(chance, options.dtype))]
     if options.page:
         every = [one for one in of_models if one.queries == 1]
-    done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
-    names, deadline = {one.name for one in done}, options.deadline()
-    for operator in options.chosen(every, lambda one: one.describe()):
-        if operator.describe() in names or deadline.over:
-            continue
-        try:
-            one = paged(options, operator) if options.page else measured(options, operator)
-        except dg.DeepgenError as error:
-            one = Result(operator.describe(), options.seconds, error=f"{type(error).__name__}: {error}"[:300])
-        done.append(one)
-        print(one, flush=True)
-        save(options.json, done, seed=options.seed, threads=options.threads, cold=options.cold)
+    done = before(options, Result)
+    names = {one.name for one in done}
+    done = measure(
+        options, [one for one in options.chosen(every, lambda one: one.describe()) if one.describe() not in names],
+        partial(paged if options.page else measured, options),
+        lambda one, error: Result(one.describe(), options.seconds, error=error), lambda one: (one,), done,
+        seed=options.seed, threads=options.threads, cold=options.cold,
+    )  # fmt: skip
     rows = [(r.name, r.ratio, r.rate and r.rate / 1e9, r.config or r.error) for r in done]
     print(table(("attention", "over the other", "GFLOP/s", "config"), rows))
-    ratios = [one.ratio for one in done if one.ratio]
-    if ratios:
-        print(f"geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.2f}, {len(ratios)} cases")
+    print(mean_text(r.ratio for r in done))
     return 0
 
 

@@ -12,24 +12,18 @@ give the same bits twice. With `--guesses` the best of so many configs that the 
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
-from statistics import geometric_mean
 from typing import Any
 
-import deepgen as dg
-from deepgen import generators, targets
-from deepgen.kernels.base import Ranked
+from deepgen import targets
 from deepgen.operators import AttentionBackward, attention_backward
-from deepgen.run.call.loaded import load
-from deepgen.toolchains import build_once
-from harness import Options, alternate, parser, run_main, save, table
+from harness import Options, alternate, parser, run_main, table
 from harness.cases import draw, size
 from harness.gpu import Clock, gpu_torch
+from harness.ours import Ours, kernels, mean_text, measure, off
 
 FORMATS = {"f16": "float16", "bf16": "bfloat16"}
 MOST = 1e-2  # of the norm of a result, that it may be off by
@@ -126,8 +120,8 @@ class Case:
         call()
         return call
 
-    def ours(self, kernel: Any, target: Any) -> Callable[[], Any]:
-        return partial(load(kernel, self.operator, target), self.q, self.k, self.v, self.o, self.dout, self.lse)
+    def ours(self, kernel: Ours) -> Callable[[], Any]:
+        return partial(kernel.load(), self.q, self.k, self.v, self.o, self.dout, self.lse)
 
     def error(self, results: Any) -> float:
         """The largest of dq, dk and dv beside f64, of the first heads that share one of k."""
@@ -139,39 +133,25 @@ class Case:
             scores = scores.masked_fill(self._hidden(), float("-inf"))
         want = torch.autograd.grad(torch.softmax(scores, -1) @ v, (q, k, v), self.dout[:1, :per].double())
         pairs = zip(want, results, strict=True)
-        return max(float((x[:1, : w.shape[1]].double() - w).norm() / w.norm()) for w, x in pairs)
-
-
-def kernels(options: Options, operator: AttentionBackward, target: Any) -> list[tuple[str, Any]]:
-    """Those to time, with their configs: of a study, or of the family's own ranking."""
-    if options.seconds:
-        with tempfile.TemporaryDirectory() as folder:
-            budget = {"time_budget": options.seconds, "out": folder, "progress": False, "baselines": False}
-            best = dg.tune(operator, target=target, **budget).best()
-            family = generators.find(operator, target)
-            return [(str(dict(best.trial.config)), family.emit(operator, target, best.trial.config))]
-    family = generators.by_name(options.family) if options.family else generators.find(operator, target)
-    configs = family.ranked(operator, target) if isinstance(family, Ranked) else [family.default(operator, target)]
-    return [(f"{family.name} {one}", family.emit(operator, target, one)) for one in islice(configs, options.guesses)]
+        return max(off(x[:1, : w.shape[1]], w) for w, x in pairs)
 
 
 def measured(options: Options, operator: AttentionBackward) -> Result:
     target: Any = targets.resolve("cuda:native")
-    every = kernels(options, operator, target)
-    for _, kernel in every:
-        build_once(kernel, target)
+    words = {"seconds": options.seconds, "guesses": options.guesses, "family": options.family}
+    every = kernels(operator, target, **words)
     if options.build:
         return Result(operator.describe(), problem="built")
     case, clock = Case(operator, options.seed), Clock()
     calls, worst = {}, 0.0
-    for config, kernel in every:
-        call = case.ours(kernel, target)
+    for kernel in every:
+        call, config = case.ours(kernel), kernel.config
         first, second = call(), call()
         if not all(case.torch.equal(a, b) for a, b in zip(first, second, strict=True)):
             return Result(operator.describe(), problem=f"differs from run to run: {config}")
-        worst = max(worst, off := case.error(first))
-        if not off <= MOST:
-            return Result(operator.describe(), error=off, problem=f"off: {config}")
+        worst = max(worst, case.error(first))
+        if not worst <= MOST:
+            return Result(operator.describe(), error=worst, problem=f"off: {config}")
         calls[config] = call
     refused = []
     for name in WAYS:
@@ -180,7 +160,7 @@ def measured(options: Options, operator: AttentionBackward) -> Result:
         except RuntimeError as error:
             refused.append(f"{name}: {error}"[:100])
     samples = alternate({name: partial(clock.seconds, call) for name, call in calls.items()}, options.rounds)
-    best = min((config for config, _ in every), key=samples.median)
+    best = min((kernel.config for kernel in every), key=samples.median)
     theirs = {name: samples.median(name) * 1e6 for name in WAYS if name in calls}
 
     def over(exact: bool) -> float | None:
@@ -200,32 +180,24 @@ def main() -> int:
     words.add_argument("--cases", type=int, default=6, help="that are drawn [6]")
     words.add_argument("--seconds", type=float, default=0, help="for tuning each; 0: no search [0]")
     words.add_argument("--guesses", type=int, default=1, help="configs, as the family ranks them [1]")
-    words.add_argument("--family", default="", help="instead of the one that comes first")
+    words.add_argument("--family", help="instead of the one that comes first")
     words.add_argument("--dtype", choices=FORMATS, default="bf16")
     words.add_argument("--build", action="store_true", help="build the kernels, and time none")
     options = words.options()
     every = [case_of(*shape, options.dtype) for shape in SHAPES]
     every += draw(options.seed, options.cases, lambda chance: drawn(chance, options.dtype))
-    done, deadline = [], options.deadline()
-    for operator in options.chosen(every, lambda one: one.describe()):
-        if deadline.over:
-            break
-        try:
-            one = measured(options, operator)
-        except (dg.DeepgenError, RuntimeError) as error:
-            one = Result(operator.describe(), problem=f"{type(error).__name__}: {error}"[:300])
-        done.append(one)
-        print(asdict(one), flush=True)
-        save(options.json, done, seed=options.seed)
+    done = measure(
+        options, options.chosen(every, lambda one: one.describe()), partial(measured, options),
+        lambda one, error: Result(one.describe(), problem=error), lambda one: (asdict(one),), seed=options.seed,
+    )  # fmt: skip
     names = ("attention's backward pass", "us", "TFLOP/s", "torch over it", "deterministic", *WAYS, "config")
     rows = []
     for r in done:
         theirs = ((r.theirs or {}).get(way) for way in WAYS)
         rows.append((r.name, r.ours, r.rate, r.ratio, r.deterministic, *theirs, r.problem or r.config))
     print(table(names, rows))
-    for what in ("ratio", "deterministic"):
-        if ratios := [value for one in done if (value := getattr(one, what))]:
-            print(f"{what}: geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.2f}, {len(ratios)} cases")
+    print("ratio:", mean_text(r.ratio for r in done))
+    print("deterministic:", mean_text(r.deterministic for r in done))
     return 0
 
 

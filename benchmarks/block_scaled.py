@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from typing import Any
 
-import deepgen as dg
-from deepgen import generators, targets
+from deepgen import targets
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import BLOCK_SCALES
-from deepgen.run.call.loaded import load
-from deepgen.toolchains import build_once
-from harness import alternate, parser, run_main, save, table
+from harness import alternate, parser, run_main, table
 from harness.gpu import Clock
+from harness.ours import kernels, measure, off
 
 SHAPES = ((4096, 4096, 4096), (4096, 7168, 2048), (64, 7168, 18432), (512, 4096, 7168))  # M, N, K
 PLAIN, TORCH = "none", "torch's"
@@ -61,10 +58,8 @@ class Case:
         a, b = self.a.double(), self.b.double()
         if scales is not None:
             a, b = (x * spread(self.torch, s, r, x) for x, s, r in zip((a, b), scales, rows, strict=True))
-        want = a @ b.T
         result = call()
-        distance = float(((self.out if result is None else result).double() - want).norm() / want.norm())
-        return float("inf") if isnan(distance) else distance
+        return off(self.out if result is None else result, a @ b.T)
 
 
 def operators_of(shape: tuple[int, int, int]) -> dict[str, Gemm]:
@@ -74,23 +69,22 @@ def operators_of(shape: tuple[int, int, int]) -> dict[str, Gemm]:
 def measured(clock: Clock, target: Any, shape: tuple[int, int, int], rounds: int) -> Result:
     case, calls, wrong = Case(clock, shape), {}, []
     for name, operator in operators_of(shape).items():
-        family, scales = generators.find(operator, target), case.scales(operator.blocks) if operator.blocks else None
-        kernel = family.emit(operator, target, family.default(operator, target))
-        build_once(kernel, target)
-        calls[name] = partial(load(kernel, operator, target), case.a, case.b, *(scales or ()), out=case.out)
+        scales = case.scales(operator.blocks) if operator.blocks else None
+        ours = kernels(operator, target)[0].load()
+        calls[name] = partial(ours, case.a, case.b, *(scales or ()), out=case.out)
         case.out.fill_(float("nan"))
-        off = case.off(calls[name], scales, operator.blocks or (1, 1))
-        wrong += [f"{name} is off by {off:.2g}"] if not off <= MOST_OFF else []
+        distance = case.off(calls[name], scales, operator.blocks or (1, 1))
+        wrong += [f"{name} is off by {distance:.2g}"] if not distance <= MOST_OFF else []
     scales = case.scales((1, 128))
     torchs = partial(
         case.torch._scaled_mm, case.a, case.b.T, scale_a=scales[0], scale_b=scales[1].T, out_dtype=case.torch.bfloat16
     )
     try:
-        off = case.off(torchs, scales, (1, 128))
-        if off <= MOST_OFF:
+        distance = case.off(torchs, scales, (1, 128))
+        if distance <= MOST_OFF:
             calls[TORCH] = torchs
         else:
-            print(f"torch's is off by {off:.2g}: not timed")
+            print(f"torch's is off by {distance:.2g}: not timed")
     except (RuntimeError, ValueError) as error:
         print("torch has none:", f"{error}"[:200].replace("\n", " "))
     samples = alternate({name: partial(clock.seconds, call) for name, call in calls.items()}, rounds)
@@ -99,23 +93,21 @@ def measured(clock: Clock, target: Any, shape: tuple[int, int, int], rounds: int
     return Result("x".join(map(str, shape)), times, ratios, "; ".join(wrong))
 
 
+def shown(one: Result) -> tuple[object, ...]:
+    times = "  ".join(f"{name} {time:.1f}" for name, time in one.times.items())
+    return one.name, times, {name: round(ratio, 3) for name, ratio in one.ratios.items()}, one.error
+
+
 def main() -> int:
     words = parser(__doc__)
     words.add_argument("--target", default="cuda:native", help="an NVIDIA GPU [cuda:native]")
     words.add_argument("--rounds", type=int, default=15, help="of all contenders [15]")
     options = words.options()
-    target, clock, done, deadline = targets.resolve(options.target), Clock(), [], options.deadline()
-    for shape in SHAPES:
-        if deadline.over:
-            break
-        try:
-            one = measured(clock, target, shape, options.rounds)
-        except (dg.DeepgenError, RuntimeError) as error:
-            one = Result("x".join(map(str, shape)), {}, {}, f"{type(error).__name__}: {error}"[:300])
-        done.append(one)
-        times = "  ".join(f"{name} {time:.1f}" for name, time in one.times.items())
-        print(one.name, times, {name: round(ratio, 3) for name, ratio in one.ratios.items()}, one.error, flush=True)
-    save(options.json, done)
+    target, clock = targets.resolve(options.target), Clock()
+    done = measure(
+        options, SHAPES, lambda shape: measured(clock, target, shape, options.rounds),
+        lambda shape, error: Result("x".join(map(str, shape)), {}, {}, error), shown,
+    )  # fmt: skip
     columns = (*BLOCK_SCALES, TORCH)
     print(table(("case", *columns), [(one.name, *(one.ratios.get(name) for name in columns)) for one in done]))
     return int(any(one.error or one.ratios.get("1x128,128x128", 0.0) < LEAST for one in done))

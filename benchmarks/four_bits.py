@@ -10,24 +10,18 @@ in unlimited precision; then all are called interleaved, with cold caches. The b
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
-from statistics import geometric_mean
+from math import nan
 from typing import Any
 
-import deepgen as dg
-from deepgen import generators, targets
-from deepgen.kernels.base import Generator
-from deepgen.operators import GemmW4, Operator, gemm, gemm_w4, pack_w4
-from deepgen.run.call.loaded import load
-from deepgen.targets import Target
-from deepgen.toolchains import build_once
-from harness import Options, alternate, parser, read, run_main, save, table
+from deepgen import targets
+from deepgen.operators import GemmW4, gemm, gemm_w4, pack_w4
+from harness import Options, alternate, parser, run_main, table
 from harness.cases import draw
 from harness.gpu import Clock
+from harness.ours import before, kernels, mean_text, measure, off
 
 FORMATS = {"bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3)}  # by torch's name, and the most that is off
 OURS, WIDE, TORCH = "4 bits", "bf16", "torch's bf16"
@@ -74,48 +68,22 @@ def tensors(torch: Any, operator: GemmW4) -> tuple[list[Any], Any]:
     return [x, w, packed_scales, *([] if zeros is None else [packed_zeros])], whole
 
 
-def off(torch: Any, operator: GemmW4, call: Any, arguments: list[Any], whole: Any) -> float:
-    """The norm of the error over that of the result; infinite where something was not written."""
-    out = torch.full((operator.m, operator.n), float("nan"), dtype=arguments[0].dtype, device="cuda")
-    call(*arguments, out=out)
-    want = arguments[0].double() @ whole.T
-    distance = float((out.double() - want).norm() / want.norm().clamp(min=1e-30))
-    return float("inf") if isnan(distance) else distance
-
-
-def loaded(operator: Operator, target: Target, family: Generator, config: Mapping[str, Any]) -> Any:
-    kernel = family.emit(operator, target, config)
-    build_once(kernel, target)
-    return load(kernel, operator, target)
-
-
 class Bench:
     def __init__(self, options: Options) -> None:
         self.options, self.target, self.clock = options, targets.resolve(options.target), Clock()
         self.torch = self.clock.torch
 
-    def ours(self, operator: GemmW4, seconds: float) -> tuple[Any, str]:
-        if not seconds:
-            family = generators.find(operator, self.target)
-            config = family.default(operator, self.target)
-            return loaded(operator, self.target, family, config), str(dict(config))
-        with tempfile.TemporaryDirectory() as folder:
-            study = dg.tune(
-                operator, target=self.target, time_budget=seconds, out=folder, baselines=False, progress=False
-            )
-            best = study.best()
-            return best.load(), str(dict(best.trial.config))
-
     def measured(self, operator: GemmW4, seconds: float, most: float | None = None) -> Result:
         torch, name = self.torch, operator.describe()
-        call, config = self.ours(operator, seconds)
+        ours = kernels(operator, self.target, seconds=seconds)[0]
+        call, config = ours.load(), ours.config
         arguments, whole = tensors(torch, operator)
-        if not (distance := off(torch, operator, call, arguments, whole)) <= FORMATS[operator.dtype][1]:
+        x, out = arguments[0], torch.full((operator.m, operator.n), nan, dtype=arguments[0].dtype, device="cuda")
+        call(*arguments, out=out)
+        if not (distance := off(out, x.double() @ whole.T)) <= FORMATS[operator.dtype][1]:
             return Result(name, seconds, {}, None, most, config, f"off by {distance:.2g}")
-        x, out = arguments[0], torch.empty(operator.m, operator.n, dtype=arguments[0].dtype, device="cuda")
         wide = gemm(operator.m, operator.n, operator.k, dtype=operator.dtype, layout="nt")
-        family, weights = generators.find(wide, self.target), whole.to(x.dtype)
-        product, more = loaded(wide, self.target, family, family.default(wide, self.target)), torch.empty_like(out)
+        product, weights, more = kernels(wide, self.target)[0].load(), whole.to(x.dtype), torch.empty_like(out)
         calls = {
             OURS: partial(call, *arguments, out=out),
             WIDE: partial(product, x, weights, out=more),
@@ -127,6 +95,11 @@ class Bench:
         return Result(name, seconds, times, samples.ratio(OURS, WIDE).estimate, most, config)
 
 
+def shown(one: Result) -> tuple[object, ...]:
+    times = " ".join(f"{name} {time:.1f}" for name, time in one.times.items())
+    return one.name, times, f"{one.ratio:.2f}" if one.ratio else "", one.config, one.error
+
+
 def main() -> int:
     words = parser(__doc__)
     words.add_argument("--target", default="cuda:native", help="an NVIDIA GPU [cuda:native]")
@@ -136,29 +109,16 @@ def main() -> int:
     options = words.options()
     wanted = [(gemm_w4(m, n, k, weight_layout="packed"), most) for m, n, k, most in SHAPES]
     wanted += [(one, None) for one in draw(options.seed, options.cases, drawn)]
-    done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
-    names = {(one.name, one.seconds) for one in done if not one.error}
-    bench, deadline = Bench(options), options.deadline()
-    try:
-        for operator, most in wanted:
-            if deadline.over:
-                break
-            if (operator.describe(), options.seconds) in names:
-                continue
-            try:
-                one = bench.measured(operator, options.seconds, most)
-            except (dg.DeepgenError, RuntimeError) as error:
-                why = f"{type(error).__name__}: {error}"[:300]
-                one = Result(operator.describe(), options.seconds, {}, None, most, "", why)
-            done.append(one)
-            times = " ".join(f"{name} {time:.1f}" for name, time in one.times.items())
-            print(one.name, times, f"{one.ratio:.2f}" if one.ratio else "", one.config, one.error, flush=True)
-    finally:
-        save(options.json, done)
+    done = before(options, Result)
+    names, bench = {(one.name, one.seconds) for one in done}, Bench(options)
+    done = measure(
+        options, [one for one in wanted if (one[0].describe(), options.seconds) not in names],
+        lambda case: bench.measured(case[0], options.seconds, case[1]),
+        lambda case, error: Result(case[0].describe(), options.seconds, {}, None, case[1], "", error), shown, done,
+    )  # fmt: skip
     rows = [(one.name, *one.times.values(), one.ratio, one.most) for one in done if one.times]
     print(table(("case", OURS, WIDE, TORCH, "of bf16", "at most"), rows))
-    if rows:
-        print(f"of bf16's time, geometric mean: {geometric_mean(one.ratio for one in done if one.ratio):.2f}")
+    print("of bf16's time:", mean_text(one.ratio for one in done))
     return int(any(one.error or (one.ratio and one.most and one.ratio > one.most) for one in done))
 
 

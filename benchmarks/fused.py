@@ -11,23 +11,18 @@ time over the bare product's, without the time of its own bytes at the rate of a
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
-import deepgen as dg
-from deepgen import generators, targets
+from deepgen import targets
 from deepgen.operators import Gemm, gemm
-from deepgen.run.call.loaded import load
-from deepgen.toolchains import build_once
-from harness import Options, alternate, parser, read, run_main, save, table
+from harness import Options, alternate, parser, run_main, table
 from harness.cases import draw
 from harness.gpu import Clock
+from harness.ours import Ours, before, kernels, mean_text, measure, off
 
 SHAPES = ((4096, 11008, 4096), (512, 4096, 1024), (64, 14336, 4096), (2048, 8192, 2048), (8192, 4096, 4096))
 TEXTS = {
@@ -90,39 +85,20 @@ class Bench:
     def __init__(self, options: Options) -> None:
         self.options, self.target = options, targets.resolve(options.target)
 
-    def configs(self, operator: Gemm) -> list[tuple[Any, dict[str, Any]]]:
-        """The families and configs that are tried."""
-        generator = generators.find(operator, self.target)
-        some = [*generators.best_guesses(generator, operator, self.target)][: self.options.guesses]
-        return [generators.member_of(generator, config) for config in some]
-
-    def built(self, operator: Gemm) -> list[tuple[str, Any]]:
-        kernels = [(f"{f.name} {c}", f.emit(operator, self.target, c)) for f, c in self.configs(operator)]
-        with ThreadPoolExecutor(self.options.jobs) as pool:
-            list(pool.map(lambda one: build_once(one[1], self.target), kernels))
-        return kernels
-
-    def calls(self, operator: Gemm) -> list[tuple[str, Any]]:
-        if not self.options.seconds:
-            return [(name, load(kernel, operator, self.target)) for name, kernel in self.built(operator)]
-        with tempfile.TemporaryDirectory() as folder:
-            budget = self.options.seconds
-            study = dg.tune(
-                operator, target=self.target, time_budget=budget, out=folder, baselines=False, progress=False
-            )
-            best = study.best()
-            return [(str(dict(best.trial.config)), best.load())]
+    def kernels(self, operator: Gemm) -> list[Ours]:
+        """Those that are tried: of a study, or of the families' rankings."""
+        of = self.options
+        return kernels(operator, self.target, seconds=of.seconds, guesses=of.guesses, jobs=of.jobs)
 
     def best(self, clock: Clock, operator: Gemm, arguments: list[Any], out: Any, want: Any) -> tuple[Any, str, float]:
         """The fastest of the right ones, and the largest error."""
         tried, worst = [], 0.0
-        for name, call in self.calls(operator):
+        for kernel in self.kernels(operator):
+            bound = partial(kernel.load(), *arguments, out=out)
             out.fill_(float("nan"))
-            call(*arguments, out=out)
-            off = float((out.double() - want).norm() / want.norm())
-            worst = float("inf") if isnan(off) else max(worst, off)
-            bound = partial(call, *arguments, out=out)
-            tried.append((median(clock.seconds(bound) for _ in range(3)), name, bound))
+            bound()
+            worst = max(worst, off(out, want))
+            tried.append((median(clock.seconds(bound) for _ in range(3)), kernel.config, bound))
         _, name, bound = min(tried, key=lambda one: one[0])
         return bound, name, worst
 
@@ -134,9 +110,9 @@ class Bench:
         more = [made(n) if one.kind == "n" else made(m, n) for one in operators_of(operator)]
         wide = torch_of(torch, kind)(x.double(), w.double(), *(one.double() for one in more))
         out = torch.empty(m, n, dtype=x.dtype, device="cuda")
-        ours, config, off = self.best(clock, operator, [x, w, *more], out, wide)
-        if not off <= MOST_OFF:
-            return Result(name_of(kind, shape), self.options.seconds, {}, None, None, config, f"off by {off:.2g}")
+        ours, config, worst = self.best(clock, operator, [x, w, *more], out, wide)
+        if not worst <= MOST_OFF:
+            return Result(name_of(kind, shape), self.options.seconds, {}, None, None, config, f"off by {worst:.2g}")
         product = x.double() @ w.double().T
         plain, _, _ = self.best(clock, bare, [x, w], torch.empty(product.shape, dtype=x.dtype, device="cuda"), product)
         calls = {OURS: ours, BARE: plain, TORCH: partial(torch_of(torch, kind), x, w, *more)}
@@ -173,6 +149,11 @@ def name_of(kind: str, shape: tuple[int, int, int]) -> str:
     return f"{kind} {'x'.join(map(str, shape))}"
 
 
+def shown(row: Result) -> tuple[object, ...]:
+    times = " ".join(f"{name} {time:.1f}" for name, time in row.times.items())
+    return row.name, times, f"{row.ratio:.3f} cost {row.cost:.3f}" if row.ratio else "", row.config, row.error
+
+
 def main() -> int:
     words = parser(__doc__, seed=1)
     words.add_argument("--target", default="cuda:native", help="an NVIDIA GPU [cuda:native]")
@@ -188,29 +169,18 @@ def main() -> int:
     bench, every = Bench(options), options.chosen(cases(options), lambda one: name_of(*one))
     if options.build:
         for one in every:
-            print(name_of(*one), *(len(bench.built(operator)) for operator in bench.operators(*one)), flush=True)
+            print(name_of(*one), *(len(bench.kernels(operator)) for operator in bench.operators(*one)), flush=True)
         return 0
-    done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
-    names, clock, deadline = {(r.name, r.seconds) for r in done if not r.error}, Clock(), options.deadline()
-    for kind, shape in every:
-        if deadline.over or (name_of(kind, shape), options.seconds) in names:
-            continue
-        try:
-            row = bench.measured(clock, kind, shape)
-        except (dg.DeepgenError, RuntimeError) as error:
-            why = f"{type(error).__name__}: {error}"[:300]
-            row = Result(name_of(kind, shape), options.seconds, {}, error=why)
-        done.append(row)
-        times = " ".join(f"{name} {time:.1f}" for name, time in row.times.items())
-        ratios = f"{row.ratio:.3f} cost {row.cost:.3f}" if row.ratio else ""
-        print(row.name, times, ratios, row.config, row.error, flush=True)
-        save(options.json, done)
+    done, clock = before(options, Result), Clock()
+    names = {(one.name, one.seconds) for one in done}
+    done = measure(
+        options, [one for one in every if (name_of(*one), options.seconds) not in names],
+        lambda one: bench.measured(clock, *one),
+        lambda one, error: Result(name_of(*one), options.seconds, {}, error=error), shown, done,
+    )  # fmt: skip
     rows = [(r.name, r.times.get(OURS), r.times.get(BARE), r.ratio, r.cost) for r in done if r.times]
     print(table(("case", OURS, BARE, "over the best other", "over the bare product"), rows))
-    if every_ratio := [r.ratio for r in done if r.ratio]:
-        print(
-            f"geometric mean {geometric_mean(every_ratio):.3f}, least {min(every_ratio):.3f}, {len(every_ratio)} cases"
-        )
+    print(mean_text(r.ratio for r in done))
     return int(any(r.error for r in done))
 
 

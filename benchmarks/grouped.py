@@ -12,24 +12,19 @@ the family ranks next.
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
-from statistics import geometric_mean
+from itertools import pairwise
 from typing import Any
 
-import deepgen as dg
-from any_rows import timer
-from deepgen import generators, targets
-from deepgen.kernels.base import Ranked
+from deepgen import targets
 from deepgen.operators.grouped_gemm import LAYOUTS, GroupedGemm, grouped_gemm
-from deepgen.run.call.loaded import load
-from deepgen.toolchains import build_once
-from harness import Options, alternate, parser, run_main, save, table
+from harness import Options, alternate, parser, run_main, table
 from harness.cases import draw
+from harness.gpu import timer
+from harness.ours import Ours, kernels, mean_text, measure, off
 
 FORMATS = {"bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3), "f32": ("float32", 1e-5)}
 SHARES = ("even", "random", "random", "skewed", "half", "one")
@@ -103,27 +98,11 @@ class Bench:
         self.device = "cuda" if self.target.runner == "gpu" else "cpu"
         self.seconds = timer(torch, self.target)
 
-    def built(self, case: Case) -> list[tuple[Any, str]]:
-        """Functions that load the default and the next guesses, and their configs."""
-        operator, made = case.operator, []
-        family = generators.find(operator, self.target)
-        ranked = family.ranked(operator, self.target) if isinstance(family, Ranked) else iter(())
-        default = family.default(operator, self.target)
-        others = (config for config in ranked if config != default)
-        for config in (default, *islice(others, self.options.guesses)):
-            kernel = family.emit(operator, self.target, config)
-            build_once(kernel, self.target)
-            made.append((partial(load, kernel, operator, self.target), f"{family.name} {dict(config)}"))
-        return made
+    def built(self, case: Case) -> list[Ours]:
+        """The default and the next guesses."""
+        return kernels(case.operator, self.target, guesses=1 + self.options.guesses)
 
-    def tuned(self, case: Case) -> list[tuple[Any, str]]:
-        with tempfile.TemporaryDirectory() as folder:
-            words: dict[str, Any] = {"target": self.target, "out": folder, "progress": False, "baselines": False}
-            best = dg.tune(case.operator, time_budget=self.options.seconds, **words).best()
-            loaded = best.load()
-        return [(lambda: loaded, str(dict(best.trial.config)))]
-
-    def measured(self, case: Case, made: list[tuple[Any, str]]) -> Result:
+    def measured(self, case: Case, made: Sequence[Ours]) -> Result:
         torch, o = self.torch, case.operator
         kind, most = FORMATS[o.a]
         a, b = (
@@ -144,21 +123,20 @@ class Bench:
         exact = looped(a.double(), right.double())
         errors: list[str] = []
         calls: dict[str, Callable[[], Any]] = {}
-        for place, (loading, _) in enumerate(made):
-            ours, out = loading(), torch.full(shape, float("nan"), dtype=a.dtype, device=self.device)
+        for place, kernel in enumerate(made):
+            ours, out = kernel.load(), torch.full(shape, float("nan"), dtype=a.dtype, device=self.device)
             ours(a, b, offsets, out=out)
-            off = float((out.double() - exact).norm() / exact.norm())
-            if not off <= most:
-                errors.append(f"{made[place][1]} is off by {off:.2g}")
+            if not (distance := off(out, exact)) <= most:
+                errors.append(f"{kernel.config} is off by {distance:.2g}")
             calls[f"{OURS} {place}" if place else OURS] = partial(ours, a, b, offsets, out=out)
         if errors:
-            return Result(case.name, self.options.seconds, config=made[0][1], error="; ".join(errors))
+            return Result(case.name, self.options.seconds, config=made[0].config, error="; ".join(errors))
         calls[TORCHS] = partial(torch._grouped_mm, a.mT if o.gradient else a, right, offs=offsets)
         try:
             calls[TORCHS]()
         except RuntimeError:
             calls[TORCHS] = partial(looped, a, right)
-        return self.compared(case, calls, made[0][1])
+        return self.compared(case, calls, made[0].config)
 
     def compared(self, case: Case, calls: dict[str, Callable[[], Any]], config: str) -> Result:
         contenders = {name: partial(self.seconds, call) for name, call in calls.items()}
@@ -168,22 +146,24 @@ class Bench:
         rate = case.operator.work().flops / middle
         return Result(case.name, self.options.seconds, middle, ratio, rate, guesses, config)
 
-    def run(self, cases: Sequence[Case], done: list[Result]) -> None:
-        deadline = self.options.deadline()
+    def run(self, cases: Sequence[Case]) -> list[Result]:
+        seconds = self.options.seconds
         with ThreadPoolExecutor(self.options.jobs) as threads:
-            every = [] if self.options.seconds else [threads.submit(self.built, case) for case in cases]
-        for place, case in enumerate(cases):
-            if deadline.over:
-                break
-            try:
-                one = self.measured(case, self.tuned(case) if self.options.seconds else every[place].result())
-            except (dg.DeepgenError, RuntimeError) as error:
-                one = Result(case.name, self.options.seconds, error=f"{type(error).__name__}: {error}"[:300])
-            done.append(one)
-            time = f"{one.time * 1e6:.1f} us, {one.ratio:.3f} times torch's speed" if one.time else ""
-            print(
-                one.name, case.rows, time, [round(ratio, 3) for ratio in one.guesses], one.config, one.error, flush=True
-            )
+            built = {} if seconds else {case.name: threads.submit(self.built, case) for case in cases}
+
+        def one(case: Case) -> Result:
+            ours = kernels(case.operator, self.target, seconds=seconds) if seconds else built[case.name].result()
+            return self.measured(case, ours)
+
+        return measure(
+            self.options, cases, one, lambda case, error: Result(case.name, seconds, error=error), shown,
+            seed=self.options.seed, target=self.options.target,
+        )  # fmt: skip
+
+
+def shown(one: Result) -> tuple[object, ...]:
+    time = f"{one.time * 1e6:.1f} us, {one.ratio:.3f} times torch's speed" if one.time else ""
+    return one.name, time, [round(ratio, 3) for ratio in one.guesses], one.config, one.error
 
 
 def main() -> int:
@@ -202,16 +182,10 @@ def main() -> int:
     first = (8, 4096 // small, 4096 // small, 2048 // small)
     every = [case_of(random.Random(options.seed), like, first, "random")]
     every += draw(options.seed, options.cases - 1, lambda chance: make(chance, like, small))
-    done: list[Result] = []
-    try:
-        Bench(options).run(options.chosen(every, lambda case: case.name), done)
-    finally:
-        save(options.json, done, seed=options.seed, target=options.target)
+    done = Bench(options).run(options.chosen(every, lambda case: case.name))
     rows = [(r.name, r.time and r.time * 1e6, r.ratio, r.rate and r.rate / 1e12, r.error) for r in done]
     print(table(("experts", "us", "over torch", "TFLOP/s", ""), rows))
-    if ratios := [one.ratio for one in done if one.ratio]:
-        behind = sum(ratio < 1 for ratio in ratios)
-        print(f"geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.3f}, {behind} of {len(ratios)} behind")
+    print(mean_text(r.ratio for r in done))
     return int(any(one.error for one in done))
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def command() -> str:
     return " ".join(["python", f"benchmarks/{Path(program).name}", *words])
 
 
-def gpu() -> dict[str, str]:
-    """Facts about the first NVIDIA GPU from nvidia-smi; empty if there is none."""
+@cache  # it takes up to a second
+def gpu() -> Mapping[str, str]:
+    """Facts about the first NVIDIA GPU from nvidia-smi, when they are first needed; empty if there is none."""
     query = ["nvidia-smi", f"--query-gpu={GPU_FACTS}", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True)

@@ -21,6 +21,7 @@ class Options(argparse.Namespace):
     json: Path | None
     time_limit: float
     only: list[str]
+    begun: float = -1.0
 
     @property
     def file(self) -> Path:
@@ -30,7 +31,8 @@ class Options(argparse.Namespace):
         return self.json
 
     def deadline(self) -> Deadline:
-        return Deadline(self.time_limit)
+        """From when the options were parsed."""
+        return Deadline(self.time_limit, self.begun)
 
     def chosen(self, cases: Iterable[Case], name: Callable[[Case], str] = str) -> list[Case]:
         """The cases whose name contains one of the words of `--only`; without it, all."""
@@ -48,7 +50,7 @@ class Parser(argparse.ArgumentParser):
     """Parses into Options."""
 
     def options(self, argv: Sequence[str] | None = None) -> Options:
-        return self.parse_args(argv, Options())
+        return self.parse_args(argv, Options(begun=time.monotonic()))
 
 
 def parser(about: str | None, *, seed: int = 0, json: Path | None = None) -> Parser:

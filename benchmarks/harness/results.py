@@ -27,9 +27,15 @@ def plain(value: Any) -> Any:
 def save(path: Path | None, results: Any, **where: Any) -> None:
     """Write results with their conditions and further information about the run. Does nothing without a path."""
     if path is not None:
+        keep(path, results, **where)
+        print(f"written to {path}", flush=True)
+
+
+def keep(path: Path | None, results: Any, **where: Any) -> None:
+    """The same, silently: for runs that are not over."""
+    if path is not None:
         conditions = {**asdict(Conditions.now()), **where}
         write(path, json.dumps(plain({"conditions": conditions, "results": results}), indent=1) + "\n")
-        print(f"written to {path}", flush=True)
 
 
 def write(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ import pytest
 from hostile_text import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from long_study import made_up
 
 from deepgen import report
 from deepgen.frontends.cli.main import main
@@ -26,7 +24,6 @@ from deepgen.report.markdown import markdown
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError
-from report_size import made_up
 
 CELLS = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.floats(allow_nan=False))
 
