@@ -135,3 +135,54 @@ def test_gelu_in_16_bits_has_an_error_function_of_its_own(tmp_path: Path) -> Non
         assert np.all(apart <= np.maximum(want * 2**-11, 2**-25)), apart.max()
 
     assert not (wrong := in_child(work)), wrong
+
+
+@pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+def test_divisions_by_constants_are_rounded_as_divisions_are(tmp_path: Path) -> None:
+    def by(number: float, dtype: str = "f32") -> Any:
+        x = dg.tensor("x", (4096,), "f32")
+        expression = dg.expression(dg.compute("y", (4096,), lambda i: (x[i] / number).cast(dtype)))
+        (sketch, *_) = gpu_sketches(expression, targets.resolve("cuda:sm_90a"))  # type: ignore[arg-type]
+        return lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+
+    divisors = (3.0, -812.0, 0.1, 1.9999999, 1e6, 4.0)
+    programs = [by(number) for number in divisors]
+    assert ["divided_f32(" in gpu.emit(program) for program in programs] == [True] * 5 + [False]
+    given = np.concatenate([np.geomspace(1e-25, 1e30, 4090), [0, np.inf, -np.inf, np.nan, 3e38, -7]]).astype(np.float32)
+
+    def work(_: Any) -> None:
+        made = library(programs, tmp_path / "all")
+        for n, (number, program) in enumerate(zip(divisors, programs, strict=True)):
+            error, (result,) = run(made, n, program, [given])
+            assert not error, error
+            with np.errstate(over="ignore"):
+                want = given / np.float32(number)
+            np.testing.assert_array_equal(result, want, str(number))
+
+    assert not (wrong := in_child(work)), wrong
+
+
+def test_functions_of_results_in_16_bits_and_inverses_have_instructions_of_their_own() -> None:
+    def text(dtype: str, element: Any) -> str:
+        x = dg.tensor("x", (64,), "f32")
+        expression = dg.expression(dg.compute("y", (64,), lambda i: element(x[i]).cast(dtype)))
+        (sketch, *_) = gpu_sketches(expression, targets.resolve("cuda:sm_90a"))  # type: ignore[arg-type]
+        return gpu.emit(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32))
+
+    for element, name in ((dg.exp, "exp"), (dg.sigmoid, "sigmoid")):
+        assert f"{name}_rounded_f32(" in text("bf16", element) and f"{name}_f32(" in text("f32", element)
+    assert "inverse_f32(" in text("f32", lambda x: 1 / x)
+
+
+def test_launches_begin_while_the_one_before_runs_where_the_chip_can_wait_for_it() -> None:
+    x, over = dg.tensor("x", (1, 1 << 21), "f32"), dg.reduce_axis("k", 1 << 21)
+    operator = ExpressionOperator(dg.expression(dg.compute("y", (1,), lambda i: dg.sum(x[i, over], over))))
+    for name, early in (("cuda:sm_90a", True), ("cuda:sm_80", False), ("hip:gfx90a", False)):
+        target = targets.resolve(name)
+        kernel = Rules().emit(operator, target, Rules().default(operator, target))
+        text = kernel.sources[0].text
+        assert [step.overlaps for step in kernel.plan.steps] == [False, early]
+        assert text.count("next_may_begin();") == text.count("wait_for_launch_before();") == early
+        # What is waited for is no constant, which could be loaded before the wait.
+        _, _, second = text.rpartition("DG_KERNEL")
+        assert ("const f32* __restrict__ y_" in second) != early

@@ -128,7 +128,9 @@ class Making:
 
 def _machine(target: Target) -> Machine:
     assert isinstance(target, (Cpu, Gpu)), "ask refuses() first"
-    return Machine(warp=target.warp) if isinstance(target, Gpu) else Machine(target.vector_bytes)
+    if isinstance(target, Gpu):
+        return Machine(warp=target.warp, early=target.has("cluster"))  # these came with the same chips
+    return Machine(target.vector_bytes)
 
 
 def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule], log: Log | None = None) -> list[Sketch]:

@@ -203,13 +203,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Program:
-    """Launches in order. `scratch` are stages that one launch leaves for another."""
+    """Launches in order. `scratch` are stages that one launch leaves for another. `early`: each may begin while the one
+    before it still runs."""
 
     name: str
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     scratch: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
+    early: bool = False
 
     @property
     def buffers(self) -> dict[str, Buffer]:
@@ -222,10 +224,11 @@ Lowered: TypeAlias = "Function | Program"
 @dataclass(frozen=True)
 class Machine:
     """What passes need to know about a target: the size of a CPU's vectors, and the lanes of a GPU's warp, 0 for a
-    CPU."""
+    CPU; whether its launches may begin `early`, while the one before still runs."""
 
     vector_bytes: int = 16
     warp: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True)

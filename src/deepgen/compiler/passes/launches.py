@@ -46,7 +46,7 @@ MOST_THREADS, CLUSTERED = 1024, 512  # threads of a block, and of each block of 
 
 def build(state: State, machine: Machine) -> Lowered:
     """The initial form: for a CPU one function, for a GPU a launch for each stage that is computed on its own."""
-    return _program(state, machine.warp) if machine.warp else Builder(state).function()
+    return replace(_program(state, machine.warp), early=machine.early) if machine.warp else Builder(state).function()
 
 
 def _program(state: State, warp: int) -> Program:
@@ -258,8 +258,13 @@ def _used(launch: Launch) -> tuple[set[str], set[str]]:
 
 
 def overlaps(program: Program, n: int) -> bool:
-    """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
-    what the previous one leaves for it."""
+    """Whether a launch may begin while the one before still runs: then the chip has it ready when that ends."""
+    return n > 0 and (program.early or waits_late(program, n))
+
+
+def waits_late(program: Program, n: int) -> bool:
+    """Whether a launch waits for the one before only when it copies what that leaves for it: on chips with products of
+    four warps."""
     launch = program.launches[n]
     if not n or launch.beside or not any(calls(launch.body, WideProduct)):
         return False

@@ -43,7 +43,6 @@ DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
     DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
     DG_DEVICE T abs_##T(T x) { return DG_CHIP(fabs##f)(x); }              \
     DG_DEVICE T sqrt_##T(T x) { return DG_CHIP(sqrt##f)(x); }             \
-    DG_DEVICE T rsqrt_##T(T x) { return 1 / DG_CHIP(sqrt##f)(x); }        \
     DG_DEVICE T floor_##T(T x) { return DG_CHIP(floor##f)(x); }
 #define DG_BOUNDS(T)                                                      \
     DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
@@ -53,6 +52,7 @@ DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
     DG_DEVICE T log_##T(T x) { return DG_CHIP(log##f)(x); }               \
     DG_DEVICE T sin_##T(T x) { return DG_CHIP(sin##f)(x); }               \
     DG_DEVICE T cos_##T(T x) { return DG_CHIP(cos##f)(x); }
+#define DG_RSQRT(T, f) DG_DEVICE T rsqrt_##T(T x) { return 1 / DG_CHIP(sqrt##f)(x); }
 #define DG_SIGMOID(T, f) DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + DG_CHIP(exp##f)(-x)); }
 #define DG_LIBRARY(T, f)                                                  \
     DG_DEVICE T tanh_##T(T x) { return tanh##f(x); }                      \
@@ -60,17 +60,28 @@ DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
     DG_DEVICE T pow_##T(T a, T b) { return pow##f(a, b); }
 DG_FLOATS(f32, f)
 DG_FLOATS(f64, )
+DG_RSQRT(f64, )
 DG_BOUNDS(f64)
 DG_FUNCTIONS(f32, f)
 #if defined(DG_INSTRUCTIONS)
 DG_DEVICE f32 max_f32(f32 a, f32 b) { f32 y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 DG_DEVICE f32 min_f32(f32 a, f32 b) { f32 y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
-// Off by one unit in the last place, which a division of numbers from 1 on is not worth nine instructions for.
-DG_DEVICE f32 sigmoid_f32(f32 x) { f32 y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(1 + expf(-x))); return y; }
+// Off by one unit in the last place, where exact ones take ten to fifty instructions and jump over the rare cases: of a
+// short kernel, most of the time is that in which its instructions come from memory.
+DG_DEVICE f32 inverse_f32(f32 x) { f32 y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DG_DEVICE f32 rsqrt_f32(f32 x) { f32 y; asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DG_DEVICE f32 sigmoid_f32(f32 x) { return inverse_f32(1 + expf(-x)); }
 #else
+DG_DEVICE f32 inverse_f32(f32 x) { return 1 / x; }
+DG_RSQRT(f32, f)
 DG_BOUNDS(f32)
 DG_SIGMOID(f32, f)
 #endif
+// x / by, rounded as a division is, for ordinary numbers `by` whose inverse is not as small as to lose digits.
+DG_DEVICE f32 divided_f32(f32 x, f32 by, f32 inverse) {
+    const f32 about = x * inverse, rest = DG_CHIP(fmaf)(-about, by, x);
+    return rest - rest == 0 ? DG_CHIP(fmaf)(rest, inverse, about) : about;
+}
 #if defined(__HIP__)
 // By its series near zero, and by an exponential elsewhere: the chip has none.
 DG_DEVICE f32 tanh_f32(f32 x) {
@@ -196,6 +207,27 @@ DG_DEVICE Vec<T, N> read_plain(const T* from, bool real) {
             DG_UNROLL for (int e = 0; e < WIDTH; ++e) to.v[i + e] = part.v[e];
         }
     return to;
+}
+// Loads that stay where they stand, before threads wait for each other: the compiler would have some wait for memory
+// once more after that. The kernel does not write what they read.
+template <typename V>
+DG_DEVICE V load_early(const void* from) {
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+    if constexpr (sizeof(V) == 2) {
+        u16 bits;
+        asm volatile("ld.volatile.global.u16 %0, [%1];" : "=h"(bits) : "l"(from));
+        return bit_cast<V>(bits);
+    } else if constexpr (sizeof(V) == 4) {
+        u32 word;
+        asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(word) : "l"(from));
+        return bit_cast<V>(word);
+    } else if constexpr (sizeof(V) == 8) {
+        Vec<u32, 2> words;
+        asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(words.v[0]), "=r"(words.v[1]) : "l"(from));
+        return bit_cast<V>(words);
+    } else
+#endif
+        return load_plain<V>(from);
 }
 // The same of what the kernel does not write, without a branch: what stands in one is waited for before the next begins.
 #if !defined(DG_EMULATE) && !defined(__HIP__)

@@ -24,7 +24,7 @@ from deepgen.compiler.passes.ir import (
     used,
     walk,
 )
-from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
+from deepgen.compiler.passes.launches import copies_of_scratch, overlaps, waits_late
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
@@ -65,7 +65,7 @@ def emit(program: Program) -> str:
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
     products = [one for _, one in sorted(called.items()) if isinstance(one, (MatrixProduct, WideProduct))]
     clusters = any(launch.cluster > 1 for launch in program.launches)
-    rounded = any(f"{gpu_values.ONE_PLUS_ERF}_f32(" in line for line in kernels)
+    rounded = any(f"{name}_f32(" in line for line in kernels for name in (gpu_values.ONE_PLUS_ERF, gpu_values.ROUNDED))
     used_headers = {_PRODUCTS: products, _CLUSTERS: clusters, _ROUNDED: rounded}
     headers = [one for one, there in used_headers.items() if there] or [_HEADER]
     include = "\n".join(f'#include "{one}"' for one in headers)
@@ -122,23 +122,34 @@ class LaunchEmitter(Statements[GpuScope]):
 
     @cached_property
     def written(self) -> set[str]:
-        return {s.buffer for part in self.launch.parts for s in walk(part.body) if isinstance(s, Store)}
+        return _stored(self.launch) | self.awaited
+
+    @cached_property
+    def awaited(self) -> set[str]:
+        """What the launch waits for with its first instruction: to the compiler, nothing that may be loaded before."""
+        first = overlaps(self.program, self.number) and not waits_late(self.program, self.number)
+        return {name for launch in self.program.launches[: self.number] for name in _stored(launch)} if first else set()
 
     def lines(self) -> list[str]:
         launch = self.launch
         parts = launch.parts
         scope = self.scope(launch)
         parameters = ", ".join(
-            ("" if b.name in self.written else "const ") + scope.dialect.pointer.format(b.dtype, scope.name(b.name))
+            f"{b.dtype}* {scope.name(b.name)}"
+            if b.name in self.awaited
+            else ("" if b.name in self.written else "const ")
+            + scope.dialect.pointer.format(b.dtype, scope.name(b.name))
             for b in _parameters(self.program, launch)
         )
-        self.waits = overlaps(self.program, self.number)
+        self.waits = waits_late(self.program, self.number)
         lines = [
             f"DG_KERNEL({_threads(launch)}, {_BLOCKS})",
             f"{entry(self.program, self.number)}({parameters}) {{",
         ]
         if self.number + 1 < len(self.program.launches) and overlaps(self.program, self.number + 1):
             lines.append("    next_may_begin();")
+        if self.awaited:
+            lines.append("    wait_for_launch_before();")
         begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
         shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
         if launch.cluster > 1:
@@ -234,7 +245,7 @@ class LaunchEmitter(Statements[GpuScope]):
 
     def store(self, store: Store, scope: GpuScope) -> list[str]:
         buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
-        scope = replace(scope, rounded=buffer.dtype in STORED)
+        scope = replace(scope, rounded=buffer.dtype in STORED, early=self.early(buffer, value))
         text = scope.value(value).text
         if store.joined:
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
@@ -244,6 +255,12 @@ class LaunchEmitter(Statements[GpuScope]):
             if self.launch.cluster > 1:
                 text = self.over_cluster(scope.value(value).text, f"{kind}, {joined.op}_{kind}")
         return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
+
+    def early(self, buffer: Buffer, value: Value) -> bool:
+        """Whether it loads a single number for later, before threads join what they reduce."""
+        joins = any(isinstance(s, Store) and s.joined for s in walk(self.launch.body))
+        single = buffer.scope in HELD and buffer.elements == 1
+        return joins and single and isinstance(value, Read) and value.tensor not in self.written
 
     def over_cluster(self, value: str, joining: str) -> str:
         """Each reduction has its own part of shared memory, so that it takes one barrier."""
@@ -346,6 +363,10 @@ class LaunchEmitter(Statements[GpuScope]):
             start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
+
+
+def _stored(launch: Launch) -> set[str]:
+    return {s.buffer for part in launch.parts for s in walk(part.body) if isinstance(s, Store)}
 
 
 def _memory(buffer: Buffer) -> str:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from math import gcd
+from math import frexp, gcd
 
 from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
+from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, constant, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value
+from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value, reads
 from deepgen.vocabulary import dtype
 
-ONE_PLUS_ERF = "one_plus_erf"
+ONE_PLUS_ERF, ROUNDED = "one_plus_erf", "rounded"
+_LEAST_DIVISOR = 2.0**-100
 WIDEST = 16  # bytes that one instruction moves
 _WIDE = 1 << 31  # from this many elements on, offsets have 64 bits
 
 
 @dataclass(frozen=True)
 class GpuScope(Scope):
-    """`loaded` are reads that are already in variables; a value is `rounded` if it is stored in 16 bits."""
+    """`loaded` are reads that are already in variables; a value is `rounded` if it is stored in 16 bits, and loaded
+    `early` if threads wait for each other before it is used."""
 
     dialect: Dialect = CUDA
     rounded: bool = False
+    early: bool = False
     loaded: Mapping[Read, str] = field(default_factory=dict)
 
     def pointer(self, buffer: Buffer, offset: Index) -> str:
@@ -46,17 +49,40 @@ class GpuScope(Scope):
     def element(self, buffer: Buffer, offset: Index) -> str:
         if buffer.scope in HELD:
             return self.address(buffer.name, offset)
-        kind = "shared" if buffer.scope == "shared" else "plain"
+        kind = "shared" if buffer.scope == "shared" else "early" if self.early else "plain"
         return f"load_{kind}<{buffer.dtype}>({self.at(buffer, offset)})"
 
     def _value(self, value: Value) -> Text:
         if isinstance(value, Binary) and value.op in PLACED:
             return Text(f"{value.op}_f32({self.value(value.left).text}, {self.value(value.right).text})", "i64")
-        function = (one_rounded(value) if self.rounded else None) or one_function(value)
+        function = (self.one_rounded(value) if self.rounded else None) or one_function(value)
         if function is None:
-            return super()._value(value)
+            return self.quotient(value) or super()._value(value)
         name, operand = function
         return Text(f"{name}_f32({self.value(operand).text})", "f32")
+
+    def one_rounded(self, value: Value) -> tuple[str, Value] | None:
+        """The function that is exact enough for a result of 16 bits, and its operand. Exponentials of what a row's
+        reductions are subtracted from are summed too, exactly, and computed once."""
+        match value:
+            case Binary("add", Const(1.0, "f32"), Unary("erf", x)) | Binary("add", Unary("erf", x), Const(1.0, "f32")):
+                return ONE_PLUS_ERF, x
+            case Unary("exp" | "sigmoid" as name, x) if value.dtype == "f32":
+                held = any(self.buffers[read.tensor].scope in HELD for read in reads(x))
+                return None if held else (f"{name}_{ROUNDED}", x)
+        return None
+
+    def quotient(self, value: Value) -> Text | None:
+        """A division without those of its instructions that only serve rare operands."""
+        if not isinstance(value, Binary) or (value.op, value.dtype) != ("div", "f32"):
+            return None
+        if value.left == Const(1.0, "f32"):
+            return Text(f"inverse_f32({self.value(value.right).text})", "f32")
+        by = float(value.right.value) if isinstance(value.right, Const) else 0.0
+        if not _LEAST_DIVISOR <= abs(by) <= 1 / _LEAST_DIVISOR or abs(frexp(by)[0]) == 0.5:
+            return None  # a division by a power of two is a product
+        number = constant(Const(by, "f32"))
+        return Text(f"divided_f32({self.value(value.left).text}, {number}, 1 / {number})", "f32")
 
     def _read(self, read: Read) -> Text:
         buffer = self.buffers[read.tensor]
@@ -102,14 +128,6 @@ def one_function(value: Value) -> tuple[str, Value] | None:
         case Binary("div", Binary("mul", Unary("tanh", Binary("mul", x, by)) as t, times), Binary("sub", whole, other)):
             if (by, times, whole, other) == (half, two, one, t):
                 return "expm1", x
-    return None
-
-
-def one_rounded(value: Value) -> tuple[str, Value] | None:
-    """The same for results of 16 bits: 1 + erf(x)."""
-    match value:
-        case Binary("add", Const(1.0, "f32"), Unary("erf", x)) | Binary("add", Unary("erf", x), Const(1.0, "f32")):
-            return ONE_PLUS_ERF, x
     return None
 
 

@@ -105,8 +105,10 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
     reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
     row = (*group.sums, *group.once, out)
     early = _early(plan, group, kept)
+    of_rows = _of_rows(plan, group)
     readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in (*kept, *early)}
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
+    plan.restructure(*(s.CacheRead(tensor, f"{tensor}.own", "register", (out.name,)) for tensor in of_rows))
     longest = max(facts.elements(stage) for stage in reductions)
     team, beside, each = (_cluster if cluster else _threads)(plan, group, reductions, longest, kept)
     own = [a.name for a in out.axes]
@@ -151,6 +153,8 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
         keep(f"{tensor}.row", *(("a0", 0, 0) if single else (f"a{place}",)))
     for tensor in early:
         keep(f"{tensor}.row", "a0", 0, 0)
+    for tensor in of_rows:
+        plan.compute_at(f"{tensor}.own", out.name, by_y, "register")
 
 
 def _threads(
@@ -201,9 +205,25 @@ def _early(plan: Plan, group: StageGroup, kept: Sequence[str]) -> list[str]:
     if not columns or out.axes[-1].extent > _MEDIUM_ROW:
         return []
     alone = [read for read in reads(out.value) if [facts.plain(index) for index in read.indices] == [out.axes[-1].name]]
-    elsewhere = {read.tensor for stage in (*group.sums, *group.once) for read in reads(stage.value)}
-    inputs = {tensor.name for tensor in plan.expression.tensors} - elsewhere
+    inputs = _read_last(plan, group)
     return [*dict.fromkeys(read.tensor for read in alone if read.tensor in inputs)]
+
+
+def _of_rows(plan: Plan, group: StageGroup) -> list[str]:
+    """Tensors of one number a row, such as a channel's weight, which rows load before they are reduced as well."""
+    out = group.last
+    if not group.rows or out.reduce is not None:
+        return []
+    inputs, names = _read_last(plan, group), [axis.name for axis in out.axes]
+    rows = {*(group.across or names[: len(group.sums[0].axes)])}
+    of_rows = {t: [r for r in facts.reads_of(out, t) if all(i.iterators <= rows for i in r.indices)] for t in inputs}
+    return [tensor for tensor, some in of_rows.items() if some and len(some) == len(facts.reads_of(out, tensor)) == 1]
+
+
+def _read_last(plan: Plan, group: StageGroup) -> list[str]:
+    """The tensors that a row's reductions do not read."""
+    before = {read.tensor for stage in (*group.sums, *group.once) for read in reads(stage.value)}
+    return [tensor.name for tensor in plan.expression.tensors if tensor.name not in before]
 
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
