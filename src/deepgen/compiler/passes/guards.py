@@ -8,7 +8,20 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import TypeGuard
 
-from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, walk, with_children
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Around,
+    For,
+    If,
+    Inside,
+    Seq,
+    Stmt,
+    Store,
+    sequence,
+    walk,
+    with_children,
+    with_indices_in,
+)
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
@@ -90,6 +103,61 @@ def _all_or_none(loop: For, condition: Index) -> bool:
     first = condition.substitute({loop.variable: 0})
     apart = gcd(*(times for _, times in first.terms))
     return apart > 0 and first.constant % apart >= -(condition.step(loop.variable) or 0) * (loop.extent - 1)
+
+
+_LEAST_ROUNDS = 3
+
+
+def rounds(body: Stmt, around: Around) -> Stmt:
+    """Loops whose guard holds for all but the last rounds have these on their own: the loads of all others stand in no
+    branch, and many are on their way at the same time."""
+    return _Rounds(bounds=IndexBounds(around.ranges)).of(body)
+
+
+@dataclass(frozen=True)
+class _Rounds(Inside):
+    def of(self, statement: Stmt) -> Stmt:
+        statement = with_children(statement, self.inside(statement).of)
+        if not isinstance(statement, For) or statement.kind != SERIAL or not _only_stores(statement.body):
+            return statement
+        guard = _guard(statement.body)
+        whole = min(
+            self._rounds(statement, asked) for asked in (statement.extent, *statement.limits, *guard.conditions)
+        )
+        if not _LEAST_ROUNDS <= whole <= statement.extent or (whole == statement.extent and not guard.conditions):
+            return statement
+        first = replace(statement, extent=whole, body=guard.then, limits=())
+        if whole == statement.extent:
+            return first
+        later = {statement.variable: iterator(statement.variable) + whole}
+        rest = with_indices_in(statement.body, lambda index: index.substitute(later))
+        limits = tuple(limit - whole for limit in statement.limits)
+        return sequence(first, replace(statement, extent=statement.extent - whole, body=rest, limits=limits))
+
+    def _rounds(self, loop: For, asked: Index | int) -> int:
+        """The rounds that a limit of the loop, or a condition in it, allows in any case."""
+        if isinstance(asked, int):
+            return asked
+        if asked in loop.limits:
+            return max(0, asked.bounds(self.bounds.ranges)[0])
+        limit = limit_of(loop, asked)
+        if limit is not None:
+            return max(0, limit.bounds(self.bounds.ranges)[0])
+        return loop.extent if asked.bounds({**self.bounds.ranges, loop.variable: (0, loop.extent - 1)})[0] >= 0 else 0
+
+
+def _guard(body: Stmt) -> If:
+    """The guard of a loop's body; of a vector, that of its last element."""
+    if isinstance(body, For) and body.kind == VECTOR and _plain(body.body):
+        conditions = body.body.conditions
+        if all((step := one.step(body.variable)) is not None and step <= 0 for one in conditions):
+            last = tuple(one.substitute({body.variable: body.extent - 1}) for one in conditions)
+            return If(last, replace(body, body=body.body.then))
+    return body if isinstance(body, If) else If((), body)
+
+
+def _only_stores(body: Stmt) -> bool:
+    return all(isinstance(s, (For, If, Alloc, Seq)) or (isinstance(s, Store) and not s.joined) for s in walk(body))
 
 
 MOST_ROOM = 256  # elements past the end of a buffer's last row that may be read to compute values beside the results

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import TypeAlias, overload
 
-from deepgen.compiler.passes.guards import edges, guards, pads, windows
+from deepgen.compiler.passes.guards import edges, guards, pads, rounds, windows
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -83,6 +83,7 @@ PASSES: tuple[tuple[str, Work, Callable[[Machine], bool]], ...] = (
     ("stores", each(stores), _processor),
     ("vectorize", each(vectorize), _processor),
     ("edges", each(edges), _gpu),
+    ("rounds", each(rounds), _gpu),
     ("vectorize", each(vectorize_stores), _gpu),
     ("unroll", each(unroll), _processor),
     ("registers", each(registers), _processor),

@@ -28,6 +28,7 @@ _FEW, _LONG = 256, 32  # results: with fewer, threads share a reduction; element
 _THREADS = 64  # per multiprocessor, of which each waits on its own
 _BLOCKS, _MANY_ROUNDS = 8, 16  # per multiprocessor; of loads
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
+_LONG_RUN = 8192  # elements along the last of several axes, of which threads take some at a time several times
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
 
 
@@ -227,8 +228,11 @@ def _read_last(plan: Plan, group: StageGroup) -> list[str]:
 
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
-    """The loops of a reduction: each thread takes contiguous elements, then all threads move on to the next ones."""
-    plan.deal(stage.name, [a.name for a in stage.reduced], ("thread.x", team), ("vector", each))
+    """The loops of a reduction: each thread takes contiguous elements, then all threads move on to the next ones. Runs
+    of an innermost axis that is long enough are one loop after the other: no element needs a division for its place."""
+    *_, last = stage.reduced
+    dealt = [last] if last.extent >= _LONG_RUN else stage.reduced
+    plan.deal(stage.name, [axis.name for axis in dealt], ("thread.x", team), ("vector", each))
 
 
 def _rows(out: Stage, group: StageGroup) -> int:
@@ -246,6 +250,8 @@ def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
 
 def _usual_each(plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]) -> int:
     each = _usual_run(reductions, longest)
+    several = [stage.reduced[-1].extent for stage in reductions if len(stage.reduced) > 1]
+    each = min([each, *(extent & -extent for extent in several)])  # of a run that goes on elsewhere, each is a load
     if _rows(group.last, group) > 1 and (kept or group.rows):  # runs that no row begins in are loaded at once
         each = min(each, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     return each
