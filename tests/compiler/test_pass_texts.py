@@ -141,6 +141,7 @@ EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (two_results(), FIRST_OF_TWO, GPU),
     (two_results(), BOTH_IN_REGISTERS, GPU),
     (sums_of_three(), WINDOWS, GPU),
+    (doubled(30), (Split("y", "i0", (8,)), Annotate("y", "i0.1", "thread.x")), GPU),
 ]
 
 
