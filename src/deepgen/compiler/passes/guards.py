@@ -121,9 +121,8 @@ class _Rounds(Inside):
         if not isinstance(statement, For) or statement.kind != SERIAL or not _only_stores(statement.body):
             return statement
         guard = _guard(statement.body)
-        whole = min(
-            self._rounds(statement, asked) for asked in (statement.extent, *statement.limits, *guard.conditions)
-        )
+        allowed = (self._rounds(statement, asked) for asked in (*statement.limits, *guard.conditions))
+        whole = min([statement.extent, *allowed])
         if not _LEAST_ROUNDS <= whole <= statement.extent or (whole == statement.extent and not guard.conditions):
             return statement
         first = replace(statement, extent=whole, body=guard.then, limits=())
@@ -134,10 +133,8 @@ class _Rounds(Inside):
         limits = tuple(limit - whole for limit in statement.limits)
         return sequence(first, replace(statement, extent=statement.extent - whole, body=rest, limits=limits))
 
-    def _rounds(self, loop: For, asked: Index | int) -> int:
+    def _rounds(self, loop: For, asked: Index) -> int:
         """The rounds that a limit of the loop, or a condition in it, allows in any case."""
-        if isinstance(asked, int):
-            return asked
         if asked in loop.limits:
             return max(0, asked.bounds(self.bounds.ranges)[0])
         limit = limit_of(loop, asked)
