@@ -31,8 +31,11 @@ struct Operand {
 
     // Copies a tile after the other, along K.
     struct Loader {
-        static constexpr int ALL = LINES * CHUNKS, EVERY = (ALL + THREADS - 1) / THREADS;
-        static constexpr bool EVEN = THREADS % CHUNKS == 0;
+        // Lanes take neighbouring copies: those of four bytes of a warp are then one line of the cache, not four.
+        static constexpr int UNIT = COPY < 4 ? 16 : COPY, UNITS = LINE / UNIT;
+        static constexpr int ALL = LINES * UNITS, EVERY = (ALL + THREADS - 1) / THREADS;
+        static constexpr int AT_ONCE = UNIT == 16 ? EVERY : min_of(EVERY, 4);  // text of more takes long to fetch
+        static constexpr bool EVEN = THREADS % UNITS == 0;
         static constexpr bool EDGE_LINE = ALONG_K ? EDGE : EDGE_K, EDGE_ALONG = ALONG_K ? EDGE_K : EDGE;
         const char* from;        // the tile's first byte
         u32 pitch;               // bytes from line to line
@@ -45,10 +48,10 @@ struct Operand {
             along = (ALONG_K ? steps - step : rows - row) * SIZE;
         }
         static DG_DEVICE int line(int i) {
-            return EVEN ? thread_id() / CHUNKS + i * (THREADS / CHUNKS) : (thread_id() + i * THREADS) / CHUNKS;
+            return EVEN ? thread_id() / UNITS + i * (THREADS / UNITS) : (thread_id() + i * THREADS) / UNITS;
         }
-        static DG_DEVICE int chunk(int i) {
-            return EVEN ? thread_id() % CHUNKS : (thread_id() + i * THREADS) % CHUNKS;
+        static DG_DEVICE int byte(int i) {
+            return (EVEN ? thread_id() % UNITS : (thread_id() + i * THREADS) % UNITS) * UNIT;
         }
         static DG_DEVICE bool mine(int i) { return ALL % THREADS == 0 || thread_id() + i * THREADS < ALL; }
         // How many bytes of a copy that begins `byte` bytes into a line exist.
@@ -61,26 +64,25 @@ struct Operand {
             u32 pitch_ = opaque(pitch);  // or the compiler would keep every product with it in registers
             auto one = [&](int i) {
                 if (!mine(i)) return;
-                const char* source = from + (u64)(u32)line(i) * pitch_ + chunk(i) * 16;
-                u32 target = stage + place(line(i), chunk(i));
+                const char* source = from + (u64)(u32)line(i) * pitch_ + byte(i);
+                u32 target = stage + place(line(i), byte(i) / 16) + byte(i) % 16;
                 if constexpr (COPY >= 4) {
-                    DG_UNROLL for (int b = 0; b < 16; b += COPY) {
-                        if (EDGE_LINE || EDGE_ALONG)
-                            copy_async_part<COPY>(target + b, source + b, real(line(i), chunk(i) * 16 + b, COPY));
-                        else copy_async<COPY>(target + b, source + b);
-                    }
+                    if (EDGE_LINE || EDGE_ALONG) copy_async_part<COPY>(target, source, real(line(i), byte(i), COPY));
+                    else copy_async<COPY>(target, source);
                 } else {  // too narrow for asynchronous copies
                     typedef Vec<T, COPY / SIZE> Some;
                     Vec<Some, 16 / COPY> all;
                     DG_UNROLL for (int b = 0; b < 16; b += COPY) {
                         all.v[b / COPY] = Some{};
-                        if (real(line(i), chunk(i) * 16 + b, COPY)) all.v[b / COPY] = load_global<Some>(source + b);
+                        if (real(line(i), byte(i) + b, COPY)) all.v[b / COPY] = load_global<Some>(source + b);
                     }
                     store_shared(target, all);
                 }
             };
             if constexpr (COPY >= 4) {
-                DG_UNROLL for (int i = 0; i < EVERY; ++i) one(i);
+                DG_NO_UNROLL for (int all = 0; all < EVERY; all += AT_ONCE)
+                    DG_UNROLL for (int i = 0; i < AT_ONCE; ++i)
+                        if (EVERY % AT_ONCE == 0 || all + i < EVERY) one(all + i);
             } else {  // or bytes on their way would take all registers
                 DG_NO_UNROLL for (int i = 0; i < EVERY; ++i) one(i);
             }
