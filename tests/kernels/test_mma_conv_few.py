@@ -109,7 +109,7 @@ def test_the_default_is_of_the_space_for_every_filter(channels: int, kernel: Any
         (conv2d(1, 9, 9, 3, 8, 3, dtype="f32"), "cuda:sm_90a", "f16 and bf16"),
         (conv2d(1, 9, 9, 32, 8, 3, dtype="f16"), "cuda:sm_90a", "16 input channels"),
         (dg.operator("dilated_conv2d", N=1, H=9, W=9, CI=3, CO=8, k=3, dtype="f16"), "cuda:sm_90a", "contiguous"),
-        (dg.gemm(64, 64, 64, dtype="f16"), "cuda:sm_90a", "convolutions"),
+        (dg.gemm(64, 64, 64, dtype="f16"), "cuda:sm_90a", "conv2d"),
     ],
 )
 def test_what_it_cannot_do_it_says(operator: Operator, target: str, why: str) -> None:

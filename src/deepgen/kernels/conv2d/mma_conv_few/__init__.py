@@ -11,7 +11,7 @@ from deepgen.kernels.conv2d.mma_conv_few.space import (
     MOST_FILTERS,
     FewChannels,
     candidates,
-    convolution,
+    few_channels,
     few_space,
     load_width,
     ranked,
@@ -69,8 +69,8 @@ class MmaConvFew:
 
 
 def _served(operator: Operator, target: Target) -> tuple[FewChannels, Gpu]:
-    conv = convolution(operator)
-    assert conv is not None and isinstance(target, Gpu), "ask refuses() first"
+    conv = few_channels(operator)
+    assert isinstance(conv, FewChannels) and isinstance(target, Gpu), "ask refuses() first"
     return conv, target
 
 

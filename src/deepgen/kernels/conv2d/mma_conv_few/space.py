@@ -1,7 +1,4 @@
-"""The supported convolutions as numbers, the family's space, a good config without any search, and a model of its time.
-
-The convolutions are `conv2d`, and `dilated_conv2d` with its epilogues.
-"""
+"""The supported convolutions, the family's space, a good config without any search, and a model of its time."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.conv2d import unknown_step
-from deepgen.operators import Conv2d, Operator
-from deepgen.operators.named.convolutions import DilatedConv2d
-from deepgen.operators.words import NONE, of_sides
+from deepgen.kernels.conv2d import PlainConv, plain_conv, unknown_step
+from deepgen.operators import Operator
+from deepgen.operators.words import of_sides
 from deepgen.space import Space, divides
 from deepgen.targets import Cuda, Gpu, Target
 
@@ -29,32 +25,14 @@ SIZE = 2  # bytes of an element
 
 
 @dataclass(frozen=True)
-class FewChannels:
-    """A convolution: the sizes a kernel is compiled for, and those it was chosen for."""
+class FewChannels(PlainConv):
+    """Of few input channels."""
 
-    n: int
-    h: int
-    w: int
-    ci: int
-    co: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int]
-    dilations: tuple[int, int]
-    layout: str
-    dtype: str
-    epilogue: tuple[str, ...]
     names: tuple[tuple[str, ...], ...]  # of k, stride, pad and dilation, by dimension; empty if there is none
 
     @property
     def last(self) -> bool:
         return self.layout == "nhwc"
-
-    @property
-    def out(self) -> tuple[int, int]:
-        every = zip((self.h, self.w), self.pads, self.kernel, self.dilations, self.strides, strict=True)
-        height, width = ((size + 2 * pad - (k - 1) * apart - 1) // stride + 1 for size, pad, k, apart, stride in every)
-        return height, width
 
     @property
     def run(self) -> int:
@@ -80,7 +58,7 @@ class FewChannels:
 
     def out_text(self, side: int) -> str:
         """The result's height or width as an expression over the operator's sizes."""
-        reach = (self.kernel[side] - 1) * self.dilations[side] + 1
+        reach = self.reaches[side] + 1
         return f"({'HW'[side]} + 2 * {self.names[2][side]} - {reach}) // {self.strides[side]} + 1"
 
     def fixed(self) -> tuple[tuple[str, str], ...]:
@@ -92,39 +70,22 @@ class FewChannels:
         return tuple((f"{name} == {size}", f"{name}={size}") for name, size in sizes.items())
 
 
-def convolution(operator: Operator) -> FewChannels | None:
-    """The numbers of a two-dimensional convolution with one group and unpacked weights; None for others."""
-    if isinstance(operator, Conv2d):
-        values: dict[str, Any] = {**operator.parameters(), "dilation": 1, "epilogue": NONE, "groups": 1}
-    elif isinstance(operator, DilatedConv2d):
-        values = dict(operator.parameters())
-    else:
-        return None
-    if values["groups"] != 1 or values["weight_layout"] != NONE:
-        return None
-    words, own = (
-        {word.name: word for word in operator.words},
-        operator.parameters(),
-    )
-    names = (of_sides(words[name], values[name]) if name in own else {} for name in _EACH)
-    kernel, strides, pads, dilations = (
-        value if isinstance(value := values[n], tuple) else (value, value) for n in _EACH
-    )
-    steps = () if values["epilogue"] == NONE else tuple(values["epilogue"].split(","))
-    n, h, w, ci, co = (values[name] for name in ("N", "H", "W", "CI", "CO"))
-    return FewChannels(
-        n, h, w, ci, co, kernel, strides, pads, dilations, values["layout"], values["dtype"], steps,
-        tuple((*own, *own)[:2] for own in names),
-    )  # fmt: skip
+def few_channels(operator: Operator) -> FewChannels | str:
+    plain = plain_conv(operator)
+    if isinstance(plain, str):
+        return plain
+    words, own = {word.name: word for word in operator.words}, operator.parameters()
+    names = (of_sides(words[name], own[name]) if name in own else {} for name in _EACH)
+    return FewChannels(**vars(plain), names=tuple((*of, *of)[:2] for of in names))
 
 
 def refused(operator: Operator, target: Target) -> str | None:
     """The reason why the family does not support this, if there is one."""
     if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
         return "it supports NVIDIA GPUs from sm_80 on"
-    conv = convolution(operator)
-    if conv is None:
-        return "it supports convolutions in two dimensions, of one group, with weights that are not packed"
+    conv = few_channels(operator)
+    if isinstance(conv, str):
+        return conv
     if conv.dtype not in FORMATS or not target.has(FORMATS[conv.dtype]):
         return "it multiplies f16 and bf16"
     if (unknown := unknown_step(conv.epilogue)) is not None:

@@ -102,7 +102,7 @@ def _timed(own: ConvWindows, gpu: Cuda) -> list[tuple[float, dict[str, Any]]]:
 
 def _seconds(own: ConvWindows, gpu: Cuda, config: Mapping[str, Any]) -> float:
     # With a stride longer than the filter, not all of an image is read.
-    sides = zip((own.h, own.w), own.outputs, own.kernel, strict=True)
+    sides = zip((own.h, own.w), own.out, own.kernel, strict=True)
     pixels = own.n * prod(min(size, outputs * taps) for size, outputs, taps in sides)
     products = 1 - (4 - own.last_products) / (4 * own.lines)
     gathered = Gathered(pixels * own.ci * own.size, own.ci * own.size, products)

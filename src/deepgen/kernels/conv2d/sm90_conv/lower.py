@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from deepgen.kernels.conv2d import PlainConv, plain_conv
 from deepgen.kernels.gemm.sm90_gemm import STEP_BYTES
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, SWIZZLES
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES
-from deepgen.operators import Conv2d, Gemm, Operator, gemm
-from deepgen.operators.named.convolutions import DilatedConv2d
-from deepgen.operators.words import NONE
+from deepgen.operators import Gemm, Operator, gemm
 from deepgen.vocabulary import (
     Arg,
     DescriptorArg,
@@ -38,34 +37,10 @@ _OTHERS = ("N", "CO")  # sizes that may differ from those a kernel is compiled f
 
 
 @dataclass(frozen=True)
-class ConvWindows:
-    """A convolution that this family supports, from any operator."""
+class ConvWindows(PlainConv):
+    """Of the formats that this family supports."""
 
-    n: int
-    h: int
-    w: int
-    ci: int
-    co: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    pads: tuple[int, int]
-    dilations: tuple[int, int]
-    dtype: str
-    epilogue: tuple[str, ...]
     named: tuple[tuple[str, int], ...]  # sizes that the kernel is compiled for, under the operator's names
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Rows and columns of the result."""
-        each = zip((self.h, self.w), self.reaches, self.strides, self.pads, strict=True)
-        height, width = ((size + 2 * pad - reach - 1) // stride + 1 for size, reach, stride, pad in each)
-        return height, width
-
-    @property
-    def reaches(self) -> tuple[int, int]:
-        """The distance from the first tap to the last."""
-        (rows, columns), (down, across) = self.kernel, self.dilations
-        return (rows - 1) * down, (columns - 1) * across
 
     @property
     def gathered(self) -> bool:
@@ -95,33 +70,25 @@ class ConvWindows:
 @lru_cache(64)  # called for every config that is ranked
 def windows_of(operator: Operator) -> ConvWindows | str:
     """The convolution of an operator, or the reason why it is not supported."""
-    if not isinstance(operator, (Conv2d, DilatedConv2d)):
-        return "it supports conv2d and dilated_conv2d only"
-    words = operator.parameters()
-    if words["dtype"] not in _FORMATS or words["layout"] != "nhwc":
+    plain = plain_conv(operator)
+    if isinstance(plain, str):
+        return plain
+    if plain.dtype not in _FORMATS or plain.layout != "nhwc":
         return "it multiplies f16 and bf16 in layout nhwc"
-    if words["weight_layout"] != NONE or words.get("groups", 1) != 1:
-        return "it supports weights that are not packed, of one group"
-    text = words.get("epilogue", NONE)
-    epilogue = () if text == NONE else tuple(text.split(","))
-    if any(step not in _ADDED for step in epilogue[:-1]) or any(s not in (*_ADDED, *_ACTIVATIONS) for s in epilogue):
+    steps = plain.epilogue
+    if any(step not in _ADDED for step in steps[:-1]) or any(step not in (*_ADDED, *_ACTIVATIONS) for step in steps):
         return f"epilogues add {' and '.join(_ADDED)}, and then have one of {', '.join(_ACTIVATIONS)}"
-    kernel, strides, pads, dilations = (_both(words.get(name, 1)) for name in ("k", "stride", "pad", "dilation"))
-    named = tuple((name, size) for name, size in operator.sizes().items() if name not in _OTHERS)
-    n, h, w, ci, co = (words[name] for name in ("N", "H", "W", "CI", "CO"))
-    windows = ConvWindows(n, h, w, ci, co, kernel, strides, pads, dilations, words["dtype"], epilogue, named)
+    windows = ConvWindows(
+        **vars(plain), named=tuple((name, size) for name, size in operator.sizes().items() if name not in _OTHERS)
+    )
     return _unable(windows) or windows
-
-
-def _both(size: int | tuple[int, int]) -> tuple[int, int]:
-    return size if isinstance(size, tuple) else (size, size)
 
 
 def _unable(own: ConvWindows) -> str | None:
     whole = LINE_BYTES // own.size
     if own.ci % whole or own.co % whole:
         return f"the copy engine takes channels in multiples of {whole}"
-    if own.n * prod(own.outputs) > _MOST_PIXELS:
+    if own.n * prod(own.out) > _MOST_PIXELS:
         return f"it has 32-bit indices: at most {_MOST_PIXELS} output pixels"
     if own.gathered and (
         max(own.reaches) > min(_OFFSET, _CORNER) or max(own.pads) >= _CORNER or max(own.strides) > _STEP
@@ -133,7 +100,7 @@ def _unable(own: ConvWindows) -> str | None:
 @lru_cache(64)
 def as_gemm(own: ConvWindows) -> Gemm:
     k = prod(own.kernel) * own.lines * ATOM_BYTES // own.size
-    pixels, last = own.n * prod(own.outputs), own.epilogue[-1:]
+    pixels, last = own.n * prod(own.out), own.epilogue[-1:]
     activation = next((_ACTIVATIONS[step] for step in last if step in _ACTIVATIONS), "none")
     residual = 1.0 if "residual" in own.epilogue else 0.0
     plain = gemm(pixels, own.co, k, dtype=own.dtype, layout="nn", beta=residual)
@@ -141,7 +108,7 @@ def as_gemm(own: ConvWindows) -> Gemm:
 
 
 def conv_macros(own: ConvWindows) -> dict[str, int]:
-    sides = {"OUT": own.outputs, "TAPS": own.kernel, "STRIDE": own.strides, "PAD": own.pads, "APART": own.dilations}
+    sides = {"OUT": own.out, "TAPS": own.kernel, "STRIDE": own.strides, "PAD": own.pads, "APART": own.dilations}
     return {
         **{f"{name}_{side}": size for name, pair in sides.items() for side, size in zip("HW", pair, strict=True)},
         "TAP_LINES": own.lines,
@@ -174,7 +141,7 @@ class _Renamed:
 
     def __init__(self, own: ConvWindows) -> None:
         k = as_gemm(own).k
-        self.pixels = f"(N * {prod(own.outputs)})"
+        self.pixels = f"(N * {prod(own.out)})"
         self._names = {
             "M": self.pixels, "N": "CO", "K": str(k), "batch": "1", "ldc": "CO", "ldb": "CO", "lda": str(k),
             "stride_a": "0", "stride_b": "0", "stride_c": "0",
