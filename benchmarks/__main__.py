@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": (
         "gemm", "any_shape", "any_conv", "any_rows", "attention", "attention_backward", "four_bits", "grouped",
-        "fused", "block_scaled", "kernelbench", "rules", "triton_examples", "models", "riscv", "triton_calls",
+        "fused", "block_scaled", "kernelbench", "triton_examples", "models", "riscv", "triton_calls",
     ),
     "Calls": ("call_costs", "torch_calls"),
     "Search": ("search", "record", "space"),
