@@ -90,7 +90,6 @@ def plain_conv(operator: Operator) -> PlainConv | str:
     values = (words.get(name, 1) for name in ("k", "stride", "pad", "dilation"))
     kernel, strides, pads, dilations = (value if isinstance(value, tuple) else (value, value) for value in values)
     text = words.get("epilogue", NONE)
-    return PlainConv(
-        *(words[name] for name in ("N", "H", "W", "CI", "CO")), kernel, strides, pads, dilations,
-        words["layout"], words["dtype"], () if text == NONE else tuple(text.split(",")),
-    )  # fmt: skip
+    n, h, w, ci, co = (words[name] for name in ("N", "H", "W", "CI", "CO"))
+    steps = () if text == NONE else tuple(text.split(","))
+    return PlainConv(n, h, w, ci, co, kernel, strides, pads, dilations, words["layout"], words["dtype"], steps)
