@@ -19,12 +19,15 @@ from typing import Any
 
 from deepgen import targets
 from deepgen.operators import Gemm, gemm
-from harness import Options, alternate, parser, run_main, table
+from harness import Deadline, Options, alternate, parser, run_main, table
 from harness.cases import draw
 from harness.gpu import Clock
 from harness.ours import Ours, before, kernels, mean_text, measure, off
 
-SHAPES = ((4096, 11008, 4096), (512, 4096, 1024), (64, 14336, 4096), (2048, 8192, 2048), (8192, 4096, 4096))
+SHAPES = (
+    *((4096, 11008, 4096), (512, 4096, 1024), (64, 14336, 4096), (2048, 8192, 2048), (8192, 4096, 4096)),
+    *((8192, 3072, 768), (1024, 5120, 1280), (256, 16384, 4096)),
+)
 TEXTS = {
     "gelu": "gelu(x + bias[n])",
     "tanh": "gelu_tanh(x + bias[n])",
@@ -99,15 +102,14 @@ class Bench:
             bound()
             worst = max(worst, off(out, want))
             tried.append((median(clock.seconds(bound) for _ in range(3)), kernel.config, bound))
+            print(f"    {tried[-1][0] * 1e6:.1f} us {kernel.config}", flush=True)
         _, name, bound = min(tried, key=lambda one: one[0])
         return bound, name, worst
 
     def measured(self, clock: Clock, kind: str, shape: tuple[int, int, int]) -> Result:
-        torch, (m, n, k) = clock.torch, shape
+        torch, (m, n, _) = clock.torch, shape
         operator, bare = self.operators(kind, shape)
-        made = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
-        x, w = made(m, k), made((1 + (kind == "gated")) * n, k) / k**0.5
-        more = [made(n) if one.kind == "n" else made(m, n) for one in operators_of(operator)]
+        x, w, more = self.inputs(torch, kind, shape)
         wide = torch_of(torch, kind)(x.double(), w.double(), *(one.double() for one in more))
         out = torch.empty(m, n, dtype=x.dtype, device="cuda")
         ours, config, worst = self.best(clock, operator, [x, w, *more], out, wide)
@@ -118,11 +120,7 @@ class Bench:
         calls = {OURS: ours, BARE: plain, TORCH: partial(torch_of(torch, kind), x, w, *more)}
         if kind == "tanh":
             calls["addmm"] = partial(torch._addmm_activation, more[0], x, w.T, use_gelu=True)
-        for mode, wanted in (("default", "compile"), ("max-autotune-no-cudagraphs", "max_autotune")):
-            if getattr(self.options, wanted):
-                compiled = torch.compile(torch_of(torch, kind), mode=mode, dynamic=False)
-                compiled(x, w, *more)
-                calls[wanted] = partial(compiled, x, w, *more)
+        calls |= {name: partial(one, x, w, *more) for name, one in self.compiled(torch, kind, x, w, more).items()}
         timed = alternate({name: partial(clock.seconds, call) for name, call in calls.items()}, self.options.rounds)
         times = {name: timed.median(name) * 1e6 for name in calls}
         theirs = min((name for name in calls if name not in (OURS, BARE)), key=timed.median)
@@ -131,6 +129,37 @@ class Bench:
         return Result(
             name_of(kind, shape), self.options.seconds, times, timed.ratio(theirs, OURS).estimate, cost, config
         )
+
+    def inputs(self, torch: Any, kind: str, shape: tuple[int, int, int]) -> tuple[Any, Any, list[Any]]:
+        m, n, k = shape
+        made = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
+        more = [made(n) if one.kind == "n" else made(m, n) for one in operators_of(self.operators(kind, shape)[0])]
+        return made(m, k), made((1 + (kind == "gated")) * n, k) / k**0.5, more
+
+    def compiled(self, torch: Any, kind: str, x: Any, w: Any, more: list[Any]) -> dict[str, Any]:
+        """What torch compiles, called once. It compiles a function for few shapes, and forgets the last case's."""
+        calls: dict[str, Any] = {}
+        if self.options.compile or self.options.max_autotune:
+            torch._dynamo.reset()
+        for mode, wanted in (("default", "compile"), ("max-autotune-no-cudagraphs", "max_autotune")):
+            if getattr(self.options, wanted):
+                calls[wanted] = torch.compile(torch_of(torch, kind), mode=mode, dynamic=False)
+                calls[wanted](x, w, *more)
+        return calls
+
+    def build(self, every: list[tuple[str, tuple[int, int, int]]], deadline: Deadline) -> None:
+        """What is timed later: kernels lie in a cache, and what torch compiles in its own."""
+        torchs = self.options.compile or self.options.max_autotune
+        for kind, shape in every:
+            if deadline.over:
+                break
+            if not self.options.only_torch:
+                print(
+                    name_of(kind, shape), *(len(self.kernels(one)) for one in self.operators(kind, shape)), flush=True
+                )
+            if torchs:
+                torch = Clock().torch
+                print(name_of(kind, shape), *self.compiled(torch, kind, *self.inputs(torch, kind, shape)), flush=True)
 
     def operators(self, kind: str, shape: tuple[int, int, int]) -> tuple[Gemm, Gemm]:
         m, n, k = shape
@@ -164,12 +193,12 @@ def main() -> int:
     words.add_argument("--jobs", type=int, default=4, help="compilers at a time [4]")
     words.add_argument("--compile", action="store_true", help="beside torch.compile too")
     words.add_argument("--max-autotune", action="store_true", help="beside its max-autotune too")
-    words.add_argument("--build", action="store_true", help="build what would be timed, and end")
+    words.add_argument("--build", action="store_true", help="build what would be timed, torch's too, and end")
+    words.add_argument("--only-torch", action="store_true", help="with --build: torch's only")
     options = words.options()
     bench, every = Bench(options), options.chosen(cases(options), lambda one: name_of(*one))
     if options.build:
-        for one in every:
-            print(name_of(*one), *(len(bench.kernels(operator)) for operator in bench.operators(*one)), flush=True)
+        bench.build(every, options.deadline())
         return 0
     done, clock = before(options, Result), Clock()
     names = {(one.name, one.seconds) for one in done}

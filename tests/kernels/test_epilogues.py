@@ -24,6 +24,7 @@ EMULATED = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emula
 OPERANDS = ("bias[n]", "scale[m]", "res[m, n]", "s[0]", "f16(up[m, n])", "bf16(shift[n])")
 ONE = "clamp(silu(x * scale[m] + bias[n]) * up[m, n] / (abs(s[0]) + 1), -4, 4) + f32(r[m, n]) * 6"
 GATED = "silu(x) * y + residual[m, n]"
+PRODUCT = "gelu(x + bias[n]) * up[m, n]"
 OTHER = "gelu(x + f32(bias[n])) + tanh(x) - max(exp(-abs(x)), min(gelu_tanh(x), sigmoid(x) - relu(x)))"
 
 
@@ -103,6 +104,8 @@ def test_few_rows(tmp_path: Path) -> None:
         (ONE, "sectors", 131, 2),
         (OTHER, "lines", 83, 1),
         (ONE, "straight", 61, 1),
+        (ONE, "reuse", 136, 1),
+        (PRODUCT, "reuse", 72, 2),
     ],
 )
 def test_warpgroup_products(text: str, store: str, n: int, batch: int, tmp_path: Path) -> None:

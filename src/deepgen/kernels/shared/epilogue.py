@@ -29,8 +29,11 @@ from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 HEADER, FUNCTIONS = "epilogue_text.h", "epilogue_functions.h"
 REFUSED = "it has no epilogues as texts"
-# Issue slots of a warp, for one element.
-_SLOTS = {"gelu": 22.0, "gelu_tanh": 12.0, "silu": 11.0, "sigmoid": 11.0, "tanh": 14.0, "exp": 5.0, "/": 5.0}
+# Issue slots of a warp, for one element; an exponential and a quotient occupy their unit for eight each.
+_SLOTS = {"gelu": 22.0, "gelu_tanh": 16.0, "silu": 16.0, "sigmoid": 16.0, "tanh": 16.0, "exp": 8.0, "/": 8.0}
+_SHORTER = {("gelu", "bf16"): "gelu_bf16", ("gelu", "f16"): "gelu_f16"}  # where results are rounded to so few bits
+_SLOTS |= {"gelu_bf16": 11.0, "gelu_f16": 13.0}
+_KEEP_SHARES = ("*", "/", "neg", "relu", "abs")  # a relative error of an operand is one of the result
 _SLOTS_OF_OPERANDS = {"n": 1.0, "mn": 3.0, "m": 0.2, "0": 0.0}
 _C_TYPES = {"f32": "float", "bf16": "uint16_t", "f16": "uint16_t"}
 
@@ -44,8 +47,9 @@ def refused(gemm: Gemm, results: tuple[str, ...] = ("f32", "bf16", "f16"), *, pa
     return None
 
 
-def c_text(tree: Tree, leaf: Callable[[EpilogueOperand], str]) -> str:
-    """The text as an expression in C, of x."""
+def c_text(tree: Tree, leaf: Callable[[EpilogueOperand], str], rounded: str = "") -> str:
+    """The text as an expression in C, of x. Where a value's relative error is that of a result that is `rounded` to so
+    few bits, shorter functions suffice."""
     if isinstance(tree, Number):
         text = repr(float(np.float32(tree.value)))
         return f"{text}f" if tree.value >= 0.0 else f"({text}f)"
@@ -54,12 +58,12 @@ def c_text(tree: Tree, leaf: Callable[[EpilogueOperand], str]) -> str:
     if isinstance(tree, EpilogueOperand):
         return leaf(tree)
     assert isinstance(tree, Apply)
-    parts = [c_text(part, leaf) for part in tree.parts]
+    parts = [c_text(part, leaf, rounded if tree.name in _KEEP_SHARES else "") for part in tree.parts]
     if tree.name == "neg":
         return f"(-{parts[0]})"
     if tree.name in ("+", "-", "*", "/"):
         return f"({parts[0]} {tree.name} {parts[1]})"
-    return f"epi_{tree.name}({', '.join(parts)})"
+    return f"epi_{_SHORTER.get((tree.name, rounded), tree.name)}({', '.join(parts)})"
 
 
 def arguments(gemm: Gemm, size: str) -> tuple[Arg, ...]:
@@ -100,17 +104,22 @@ def macros(gemm: Gemm) -> dict[str, int]:
 
 def registers(gemm: Gemm) -> int:
     """What a thread holds beside its sums for some eight chunks of them: the operands, and values on the way."""
-    each = {"n": 8, "mn": 16, "m": 2, "0": 1}
+    return operand_registers(gemm, 8) + 8 if gemm.epilogue else 0
+
+
+def operand_registers(gemm: Gemm, chunks: int) -> int:
+    """What a thread has of the operands, for so many chunks of its sums."""
+    each = {"n": chunks, "mn": 2 * chunks, "m": 2, "0": 1}
     wide = {one: 2 if gemm.format_of(one) == "f32" and "n" in one.kind else 1 for one in gemm.operands}
-    return sum(each[one.kind] * wide[one] for one in gemm.operands) + 8 if gemm.epilogue else 0
+    return sum(each[one.kind] * wide[one] for one in gemm.operands)
 
 
 def issue_slots(gemm: Gemm) -> float:
-    """Of an element, on GPUs: an exponential and a quotient take four each."""
+    """Of an element, on GPUs."""
     if not gemm.epilogue:
         return 0.0
-    nodes = [*walk(parse(gemm.epilogue))]
-    return sum(_SLOTS.get(node.name, 1.0) for node in nodes if isinstance(node, Apply)) + sum(
+    names = [node.name for node in walk(parse(gemm.epilogue)) if isinstance(node, Apply)]
+    return sum(_SLOTS.get(_SHORTER.get((name, gemm.c), name), 1.0) for name in names) + sum(
         _SLOTS_OF_OPERANDS[one.kind] for one in gemm.operands
     )
 
@@ -152,7 +161,7 @@ def _run_header(gemm: Gemm) -> str:
                 f"    f32 e_{one.name};",
                 f"    widen(load_global<{of}>(o.e_{one.name} + {place}), e_{one.name});",
             ]
-    text = c_text(parse(gemm.epilogue), lambda one: f"e_{one.name}" + ("[e]" if "n" in one.kind else ""))
+    text = text_of(gemm, lambda one: f"e_{one.name}" + ("[e]" if "n" in one.kind else ""), gemm.c)
     body = "\n".join([*lines, "    DG_UNROLL for (int e = 0; e < COUNT; ++e) {", "        f32 x = sums[e];"])
     return f"""// The epilogue {gemm.epilogue}
 #pragma once
@@ -240,8 +249,8 @@ static inline void apply_epilogue(const operands *o, long matrix, long row, long
 """
 
 
-def text_of(gemm: Gemm, leaf: Callable[[EpilogueOperand], str]) -> str:
-    return c_text(parse(gemm.epilogue), leaf)
+def text_of(gemm: Gemm, leaf: Callable[[EpilogueOperand], str], rounded: str = "") -> str:
+    return c_text(parse(gemm.epilogue), leaf, rounded)
 
 
 def chunk_sources(gemm: Gemm, package: str) -> tuple[Source, ...]:
@@ -262,7 +271,7 @@ def _chunk_header(gemm: Gemm) -> str:
         held.append(f"    {_CHUNKS[one.kind]}<{of}, COUNT> e_{one.name};")
         row = f", o.e_ld_{one.name}, batch * o.e_stride_{one.name}" if one.kind == "mn" else ""
         asked.append(f"        e_{one.name}.ask(o.e_{one.name}{row}, m, n, row, column);")
-    text = text_of(gemm, lambda one: f"e_{one.name}.at(i)")
+    text = text_of(gemm, lambda one: f"e_{one.name}.at(i)", gemm.c)
     second = ", float y" if gemm.pair != "none" else ""
     return f"""// The epilogue {gemm.epilogue}
 #pragma once
@@ -283,7 +292,7 @@ struct Operated {{
 {chr(10).join(held)}
 
     // `row` and `column`: of the first sum.
-    DG_DEVICE Operated(const Operands& o, int batch, int m, int n, int row, int column) {{
+    DG_DEVICE void ask(const Operands& o, int batch, int m, int n, int row, int column) {{
 {chr(10).join(asked)}
     }}
     DG_DEVICE float operator()(int i, float x{second}) const {{ return {text}; }}

@@ -37,15 +37,20 @@ EPI float epi_exp(float x) {
     return odd ? x : over ? __builtin_inff() : x < -87.0f ? 0 : p * to.value;
 }
 EPI float epi_exp_of(float x, float factor) { return epi_exp(x * factor); }
+EPI float epi_exp2(float x) { return epi_exp(x * 0.6931471806f); }
 EPI float epi_quotient(float a, float b) { return a / b; }
 #endif
 
+#if defined(__CUDACC__)
+EPI float epi_abs(float x) { return fabsf(x); }
+#else
+EPI float epi_abs(float x) { return __builtin_fabsf(x); }
+#endif
 // What is not a number stays so.
 EPI float epi_max(float a, float b) { return a > b || a != a ? a : b; }
 EPI float epi_min(float a, float b) { return a < b || a != a ? a : b; }
 EPI float epi_clamp(float x, float low, float high) { return epi_min(epi_max(x, low), high); }
 EPI float epi_relu(float x) { return x < 0.0f ? 0.0f : x; }
-EPI float epi_abs(float x) { return x < 0.0f ? -x : x; }
 EPI float epi_sigmoid(float x) { return epi_quotient(1.0f, 1.0f + epi_exp_of(x, -1.0f)); }
 EPI float epi_silu(float x) { return epi_quotient(x, 1.0f + epi_exp_of(x, -1.0f)); }
 EPI float epi_tanh(float x) {
@@ -63,6 +68,21 @@ EPI float epi_gelu(float x) {
     const float sum = t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
     const float less = sum * epi_exp_of(x * x, -0.5f);
     return x < 0.0f ? x * less : x * (1.0f - less);
+}
+// For results that are rounded to 16 bits: of t = |x|, 2^p(t) is (1 - erf(t / sqrt 2)) / 2. One exponential and no
+// quotient. Relative errors up to |x| = 6 are below 2^-10 (5 terms) and 2^-16 (7).
+EPI float epi_gelu_bf16(float x) {
+    const float t = epi_abs(x);
+    const float less = epi_exp2(
+        -1.00048974f + t * (-1.14483609f + t * (-0.472084680f + t * (-0.0432156052f + t * (0.00455098659f + t * -0.000207917502f)))));
+    return x * (x < 0.0f ? less : 1.0f - less);
+}
+EPI float epi_gelu_f16(float x) {
+    const float t = epi_abs(x);
+    const float less = epi_exp2(
+        -0.999995320f + t * (-1.15125048f + t * (-0.458466473f + t * (-0.0539572659f + t * (0.00850614508f +
+        t * (-0.000929981641f + t * (6.15164652e-05f + t * -1.83007072e-06f)))))));
+    return x * (x < 0.0f ? less : 1.0f - less);
 }
 
 // f8e4m3: to the nearest, ties to even; beyond 448 it is 448.

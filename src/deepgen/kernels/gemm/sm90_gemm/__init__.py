@@ -11,7 +11,7 @@ from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
-from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
+from deepgen.kernels.gemm.sm90_gemm.space import early, sm90_space
 from deepgen.kernels.shared import defines, epilogue, resolved, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
@@ -68,7 +68,8 @@ class Sm90Gemm:
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
         more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None, "paired.h": pair}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
-        own = sm90_sources(files, scaled=gemm.blocks is not None, text=bool(gemm.epilogue), paired=pair)
+        words = {"BLOCK_SCALES": gemm.blocks is not None, "PAIRED": pair, "EARLY": early(gemm, config)}
+        own = sm90_sources(files, words, text=bool(gemm.epilogue))
         return Kernel(
             name=self.name,
             language="cuda",
@@ -93,14 +94,15 @@ class Sm90Gemm:
         return LAUNCH * 1e-6
 
 
-def sm90_sources(
-    names: Iterable[str], *, grouped: bool = False, scaled: bool = False, text: bool = False, paired: bool = False
-) -> tuple[Source, ...]:
-    """Files of this family, for whole matrices or for rows that belong to experts, with scales of blocks and with a
-    text of what follows the product, or without."""
-    words = {"GROUPED": grouped, "BLOCK_SCALES": scaled, "PAIRED": paired}
+_WORDS = ("GROUPED", "BLOCK_SCALES", "PAIRED", "EARLY")  # what only some kernels have
+
+
+def sm90_sources(names: Iterable[str], words: Mapping[str, bool], *, text: bool = False) -> tuple[Source, ...]:
+    """Files of this family with what `words` name, such as rows that belong to experts, and with a text of what follows
+    the product, or without."""
+    decided = {word: words.get(word, False) for word in _WORDS}
     files = sources(__name__, names, epilogue=text)
-    return tuple(replace(file, text=resolved(file.text, words)) for file in files)
+    return tuple(replace(file, text=resolved(file.text, decided)) for file in files)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:

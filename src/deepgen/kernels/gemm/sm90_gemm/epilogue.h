@@ -41,8 +41,10 @@ template <int COUNT>
 struct Finish {
     Operated<COUNT> operated;
 
-    DG_DEVICE Finish(const Problem& p, i64 matrix, int row, int column)
-        : operated(p.operands, p.batch > 1 ? (int)(matrix / p.stride_c) : 0, p.m, p.n, row, column) {}
+    DG_DEVICE Finish() {}
+    DG_DEVICE Finish(const Problem& p, i64 matrix, int row, int column) {
+        operated.ask(p.operands, p.batch > 1 ? (int)(matrix / p.stride_c) : 0, p.m, p.n, row, column);
+    }
     DG_DEVICE acc_t operator()(const Problem& p, int i, acc_t sum) const { return operated(i, p.alpha * sum); }
 };
 #endif
@@ -144,11 +146,33 @@ constexpr int WORDS = PIECE * (int)sizeof(TYPE_C);            // of a thread, in
 constexpr int SLOTS = REUSE ? PIECES : EPILOGUE_BUFFERS;      // buffers of a warp
 static_assert(BN / 8 % PIECE == 0, "a piece lies in one line of chunks");
 
+#if EARLY
+// What a tile's epilogue reads, asked for before the tile's products: where no other tile's run beside it, a wait for
+// memory would be seen.
+struct Early {
+    Finish<PIECE> of[PIECES];
+
+    DG_DEVICE Early(const Problem& p, const Piece& w, int row) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int s = 0; s < PIECES; ++s) {
+            int chunk = s * PIECE, r = w.m + row + chunk / (BN / 8) * 64 + lane / 4;
+            of[s] = Finish<PIECE>(p, w.batch * p.stride_c, r, w.n + chunk % (BN / 8) * 8 + lane % 4 * 2);
+        }
+    }
+};
+
+#endif
 // A thread's share of piece `s` as it is to lie in memory.
+#if EARLY
+DG_DEVICE void pack(const Problem& p, const Finish<PIECE>& finish, int s, const acc_t* sums, u32* words) {
+    int chunk = s * PIECE;
+#else
 DG_DEVICE void pack(const Problem& p, const Piece& w, int row, int s, const acc_t* sums, u32* words) {
     int lane = threadIdx.x % 32, chunk = s * PIECE;
     int r = w.m + row + chunk / (BN / 8) * 64 + lane / 4, column = w.n + chunk % (BN / 8) * 8 + lane % 4 * 2;
     Finish<PIECE> finish(p, w.batch * p.stride_c, r, column);
+#endif
 #pragma unroll
     for (int i = 0; i < PIECE * 4; i += 2) {
         acc_t a = finish(p, i, sums[chunk * 4 + i]), b = finish(p, i + 1, sums[chunk * 4 + i + 1]);
@@ -198,11 +222,18 @@ DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const 
 DG_DEVICE void store_copied(
     const Problem& p, const TensorMap* map, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffers,
     int& turn
+#if EARLY
+    , const Early& early
+#endif
 ) {
 #pragma unroll
     for (int s = 0; s < PIECES; ++s) {
         u32 words[WORDS];
+#if EARLY
+        pack(p, early.of[s], s, sums, words);
+#else
         pack(p, w, row, s, sums, words);
+#endif
         send(map, w, row, s, words, buffers, turn);
     }
 }

@@ -337,6 +337,9 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         const Problem p = of_expert(whole, w);
 #endif
         acc_t sums[CHUNKS * 4];
+#if EARLY
+        const Early early(p, w, row);
+#endif
         if (PING_PONG) meet(ORDER + group, 256);
 #if BLOCK_SCALES
         multiply(sums, s, at, w, a, b, rank, team, late, factors);
@@ -397,7 +400,11 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         late.keep(p, w, sums);
 #elif STORE_TMA
         if (REUSE) meet(ORDER, WORKERS);  // results go where all have read their tiles
+#if EARLY
+        store_copied(p, c, w, row, sums, buffers, turn, early);
+#else
         store_copied(p, c, w, row, sums, buffers, turn);
+#endif
 #elif STORE_LINES
         store_lines(p, w, row, sums, buffers);
 #else

@@ -19,7 +19,8 @@ DG_DEVICE void pair_up(
     for (int t = 0; t < TILE_M / 64; ++t)
 #pragma unroll
         for (int j = 0; j < ALL; j += GROUP_OF) {
-            Operated<GROUP_OF> operated(p.operands, 0, p.m, p.n, row + t * 64, column + j * 8);
+            Operated<GROUP_OF> operated;
+            operated.ask(p.operands, 0, p.m, p.n, row + t * 64, column + j * 8);
 #pragma unroll
             for (int i = 0; i < GROUP_OF * 4; ++i) {
                 int first = (t * 2 * ALL + j) * 4 + i;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
 from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes, factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
@@ -15,6 +17,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     loads_columns,
     matrix_rows,
     overlap,
+    producers,
     promotes,
     result_line,
     result_pitch,
@@ -22,12 +25,14 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
-from deepgen.space import Expr, Space, divides, implies, minimum, where
+from deepgen.space import Expr, Space, divides, implies, maximum, minimum, where
 from deepgen.space.expr import points
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _RESERVED = 36  # registers for addresses, counters and values in flight
+_BESIDE_SUMS = 44  # the same where an epilogue's operands are held with sums
+_LANE_REGISTERS = 512  # of each lane, on a fourth of a multiprocessor
 _FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags
 _HELD, _LOADING = 8 * 16, 40  # registers for a line's eight chunks, twice, with the chunks after them; and for the rest
 _COPIED_ROWS = 256  # the longest side of a box for the copy engine; tiles have no more columns
@@ -52,10 +57,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     loads = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n)
     store, buffers = _result(s, gemm, bn)
     sums = tiles_m * bn // 2
-    held = sums * where(store == "late", 3, 2) // 2
-    if promotes(gemm):
-        held = sums * 2 + factor_registers(gemm, bn, tiles_m) if gemm.blocks else sums * 2
-    held = _beside(gemm, held)
+    held = _held(gemm, sums, store, bn, tiles_m)
     share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
     if loads is not False:
         lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
@@ -97,9 +99,16 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     return s
 
 
-def _beside(gemm: Gemm, held: Expr) -> Expr:
-    """With what an epilogue holds beside the sums."""
-    return held + epilogue.registers(gemm) if gemm.epilogue else held
+def _held(gemm: Gemm, sums: Expr, store: Expr, bn: Expr, tiles_m: Expr) -> Expr:
+    """A thread's registers for sums, and for what the way out adds to them. Late results take the place of sums, and an
+    epilogue's operands that of results."""
+    text = epilogue.registers(gemm)
+    if promotes(gemm):
+        both = sums * 2 + factor_registers(gemm, bn, tiles_m) if gemm.blocks else sums * 2
+        return both + text if text else both
+    if text:
+        return where(store == "late", maximum(sums * 3 // 2, sums + 2 * text), sums + text)
+    return sums * where(store == "late", 3, 2) // 2
 
 
 def _and_factors(gemm: Gemm, way_out: Expr, consumers: Expr, bn: Expr, tiles_m: Expr) -> Expr:
@@ -161,6 +170,18 @@ def _registers(
     # The compiler requires that one instruction's operands fit in a thread's registers before these are moved.
     s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= share), "an instruction's sums fit in registers")
     return share
+
+
+def early(gemm: Gemm, c: Mapping[str, Any]) -> bool:
+    """Whether an epilogue's operands are loaded before a tile's products: where nothing runs beside the epilogue, and
+    registers hold them meanwhile."""
+    if not gemm.operands or gemm.pair != "none" or c["STORE"] != "reuse":
+        return False
+    sums = c["TILES_M"] * c["BN"] // 2
+    warps = -(-(c["CONSUMERS"] * 128 + producers(c)) // 32 * c["MIN_BLOCKS"] // 4)  # on the fullest part of the chip
+    most = CONSUMER_REGISTERS[c["CONSUMERS"]] if c["REGISTERS"] else min(_LANE_REGISTERS // warps, 255)
+    held = sums * (2 if promotes(gemm) else 1) + epilogue.operand_registers(gemm, sums // 4)
+    return bool(held + _BESIDE_SUMS <= most)
 
 
 def _result(s: Space, gemm: Gemm, bn: Expr) -> tuple[Expr, Expr]:
