@@ -106,6 +106,10 @@ BACKWARD = (
     "attention_backward B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
     "attention_backward B=2 H=4 HK=2 SQ=100 SK=300 D=64 causal=true",
 )
+EIGHT_BITS = (
+    "attention B=2 H=4 HK=2 SQ=100 SK=300 D=128 dtype=f8e4m3 causal=true scales=true",
+    "attention B=2 H=2 S=3000 D=128 dtype=f8e4m3",
+)
 F32_ATTENTIONS = (
     "attention B=1 H=2 S=256 D=512 dtype=f32",
     "attention B=3 H=4 HK=2 SQ=100 SK=300 D=33 dtype=f32 layout=bshd causal=true softcap=30.0 bias=true alibi=true",
@@ -251,6 +255,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("simt_conv2d", CONVOLUTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 6),
         *_crossed("simt_conv", (*CONVOLUTIONS, *CHANNELS_FIRST), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx1100"), 4),
         *_crossed("sm90_attention", ATTENTIONS, CUDA[2:3], 6),
+        *_crossed("sm90_attention", EIGHT_BITS, CUDA[2:3], 4),
         *_crossed("simt_attention", F32_ATTENTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx942"), 4),
         *_crossed("c_attention", (*ATTENTIONS[1:3], *LENGTHS[:1]), ("x86:avx2", "x86:avx512", *ARM), 4),
         *_crossed("x86_amx_attention", ATTENTIONS[1:], X86[-2:], 6),

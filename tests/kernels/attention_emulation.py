@@ -145,6 +145,6 @@ def _map(arg: DescriptorArg, array: Array, scalars: Mapping[str, int | float]) -
     raw = (ctypes.c_char * 256)()
     start = ctypes.addressof(raw) + -ctypes.addressof(raw) % 64
     box = _Map.from_address(start)
-    box.base, box.rows, box.width = array.ctypes.data, int(evaluate(spec.box[1], scalars)), 2
+    box.base, box.rows, box.width = array.ctypes.data, int(evaluate(spec.box[1], scalars)), array.itemsize
     box.sizes[:], box.strides[:] = sizes, strides
     return raw, start

@@ -18,7 +18,7 @@
 #define __global__
 #define __shared__
 #define __grid_constant__
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 
 typedef unsigned u32;
 typedef unsigned short u16;
@@ -147,8 +147,8 @@ inline float number(u32 x) {
     std::memcpy(&y, &x, 4);
     return y;
 }
-// Where a byte of a line of 128 lies: chunks of 16 in another order in each of eight lines.
-inline u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
+// Where a byte of a line lies: chunks of 16 in another order in each of eight lines of 128.
+inline u32 swizzled(u32 address, u32 line = 128) { return address ^ (address >> 7 & (line / 16 - 1)) << 4; }
 }  // namespace emulate
 
 DG_DEVICE float __int_as_float(int x) { return emulate::number((u32)x); }
@@ -199,7 +199,8 @@ template <int N>
 DG_DEVICE void registers_up() {}
 template <int LINE>
 DG_DEVICE u64 operand(u32 address, u32 leading, u32 stride) {
-    return (u64)(address >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+    constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
+    return (u64)(address >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | SWIZZLE << 62;
 }
 DG_DEVICE u32 add_and_publish(u32* counter, u32 most) {
     u32 old = *counter;
@@ -213,6 +214,32 @@ struct bf16 {
 struct f16 {
     u16 bits;
 };
+struct f8e4m3 {
+    unsigned char bits;
+};
+DG_DEVICE float widen(f8e4m3 x) {
+    int exponent = x.bits >> 3 & 15, fraction = x.bits & 7;
+    float size = (x.bits & 127) == 127 ? NAN : std::ldexp((float)(exponent ? fraction | 8 : fraction), (exponent ? exponent : 1) - 10);
+    return x.bits >> 7 ? -size : size;
+}
+DG_DEVICE u32 narrow(f8e4m3, float x) {
+    u32 sign = std::signbit(x) ? 128 : 0;
+    float size = std::fabs(x);
+    if (std::isnan(x)) return 127;
+    if (size >= 448) return sign | 126;
+    int exponent = size < 0x1p-6f ? -6 : std::ilogb(size);
+    return sign | (((exponent + 6) << 3) + (int)std::nearbyint(std::ldexp(size, 3 - exponent)));
+}
+DG_DEVICE u32 four_numbers(float a, float b, float c, float d) {
+    f8e4m3 of;
+    return narrow(of, a) | narrow(of, b) << 8 | narrow(of, c) << 16 | narrow(of, d) << 24;
+}
+DG_DEVICE u32 __byte_perm(u32 a, u32 b, u32 selected) {
+    u64 both = (u64)b << 32 | a;
+    u32 y = 0;
+    for (int i = 0; i < 4; ++i) y |= (u32)(both >> (selected >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return y;
+}
 DG_DEVICE float widen(bf16 x) { return emulate::number((u32)x.bits << 16); }
 DG_DEVICE float widen(f16 x) {
     int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
@@ -287,31 +314,36 @@ DG_DEVICE void load_matrices(u32 address, u32* words) {
 
 namespace emulate {
 template <class T>
-float stored(u32 address) {
+float stored(u32 address, u32 line = 128) {
     T x;
-    std::memcpy(&x, memory + swizzled(address), 2);
+    std::memcpy(&x, memory + swizzled(address, line), sizeof x);
     return widen(x);
 }
-// 64 rows by COLUMNS, 16 steps: `first(row, k)` and `second(k, column)` are the operands' elements.
-template <int COLUMNS, class First, class Second>
+// 64 rows by COLUMNS, so many steps: `first(row, k)` and `second(k, column)` are the operands' elements.
+template <int COLUMNS, int STEPS = 16, class First, class Second>
 void multiply(float* d, int add, First first, Second second) {
     int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     for (int i = 0; i < COLUMNS / 2; ++i) {
         int r = row + i / 2 % 2 * 8, c = i / 4 * 8 + column + i % 2;
         float sum = add ? d[i] : 0;
-        for (int k = 0; k < 16; ++k) sum += first(r, k) * second(k, c);
+        for (int k = 0; k < STEPS; ++k) sum += first(r, k) * second(k, c);
         d[i] = sum;
     }
 }
 template <class T>
-struct Registers {  // a warp's 16 x 16 in registers of its lanes
-    float a[16][16];
+struct Registers {  // a warp's 16 rows of 32 bytes in registers of its lanes
+    static constexpr int EACH = 4 / sizeof(T);
+    float a[16][8 * EACH];
     explicit Registers(const u32* own) {
         for (int i = 0; i < 4; ++i) {
             const u64* all = in_warp(own[i]);
             for (int lane = 0; lane < 32; ++lane)
-                for (int e = 0; e < 2; ++e)
-                    a[lane / 4 + i % 2 * 8][i / 2 * 8 + lane % 4 * 2 + e] = widen(T{(u16)(all[lane] >> 16 * e)});
+                for (int e = 0; e < EACH; ++e) {
+                    u32 word = (u32)all[lane] >> 32 / EACH * e;
+                    T number;
+                    std::memcpy(&number, &word, sizeof number);
+                    a[lane / 4 + i % 2 * 8][(i / 2 * 4 + lane % 4) * EACH + e] = widen(number);
+                }
         }
     }
     float operator()(int row, int k) const { return a[row][k]; }
@@ -319,22 +351,24 @@ struct Registers {  // a warp's 16 x 16 in registers of its lanes
 inline u32 place(u64 operand) { return (u32)(operand & 0x3FFF) << 4; }
 template <class T>
 struct Lines {  // rows or columns of which each is a line along k
-    u32 at;
-    float of(int line, int k) const { return stored<T>(at + line * 128 + k * 2); }
+    u32 at, line = 128;
+    float of(int i, int k) const { return stored<T>(at + i * line + k * sizeof(T), line); }
 };
 template <class T, int COLUMNS>
 void keys(float* d, u64 a, u64 b, int add) {
     Lines<T> q{place(a) + threadIdx.x / 32 % 4 * 16 * 128}, k{place(b)};
-    multiply<COLUMNS>(d, add, [&](int row, int i) { return q.of(row, i); }, [&](int i, int c) { return k.of(c, i); });
+    multiply<COLUMNS, 32 / sizeof(T)>(
+        d, add, [&](int row, int i) { return q.of(row, i); }, [&](int i, int c) { return k.of(c, i); });
 }
 template <class T, int COLUMNS>
 void keys(float* d, const u32* a, u64 b, int add) {
     Registers<T> q(a);
-    Lines<T> k{place(b)};
-    multiply<COLUMNS>(d, add, q, [&](int i, int c) { return k.of(c, i); });
+    Lines<T> k{place(b), 256u >> (b >> 62)};
+    multiply<COLUMNS, 32 / sizeof(T)>(d, add, q, [&](int i, int c) { return k.of(c, i); });
 }
 template <class T, int COLUMNS>
 void values(float* d, const u32* a, u64 b) {
+    if (sizeof(T) == 1) return keys<T, COLUMNS>(d, a, b, 1);
     Registers<T> weights(a);
     u32 at = place(b), leading = (u32)(b >> 16 & 0x3FFF) << 4;
     multiply<COLUMNS>(

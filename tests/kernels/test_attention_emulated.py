@@ -50,6 +50,24 @@ def test_batches_may_have_fewer_keys(seed: int, tmp_path: Path) -> None:
     assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "large") == "", config
 
 
+def drawn_eight(seed: int) -> Attention:
+    one = drawn(seed)
+    width, v_width = (-(-n // 16) * 16 for n in (one.width, one.v_width))
+    scales, lengths = seed % 4 < 3, seed % 2 == 1
+    return replace(one, width=width, v_width=v_width, dtype="f8e4m3", scales=scales, lengths=lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_of_8_bits(seed: int, tmp_path: Path) -> None:
+    """Keys of V lie in lines of 32, 64 or 128."""
+    operator = drawn_eight(seed)
+    [config] = FAMILY.space(operator, HOPPER).sample(1, seed)
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "large") == "", config
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize("early", [4])

@@ -32,6 +32,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"dtype": "f16", "layout": "bshd", "kv_heads": 1, "v_width": 8},
     {"bias": True, "sinks": True, "lse": True, "causal": True},
     {"dtype": "f32", "layout": "bshd", "alibi": True, "lse": True, "softcap": 3.0},
+    {"dtype": "f8e4m3", "scales": True, "kv_heads": 1, "causal": True, "bias": True},
+    {"dtype": "f8e4m3", "scales": True, "layout": "bshd", "sinks": True, "lse": True, "softcap": 3.0},
 ]
 OPERATORS = [attention(2, 2, *lengths, 16, **options) for options in OPTIONS for lengths in ((9, 13), (13, 9))]
 
@@ -42,15 +44,18 @@ def named(operator: Attention) -> str:
 
 def judged(operator: Attention, o: Array, probe: str = "normal") -> Comparison:
     answer = operator.reference(operator.inputs(3, probe))["o"]
-    return compare(o, answer, dtype(operator.dtype), operator.tolerance("o", probe))
+    return compare(o, answer, dtype(operator.result), operator.tolerance("o", probe))
 
 
 def plainly(operator: Attention, probe: str = "normal", lost: int | None = None, *, shift: bool = True) -> Array:
-    """Like a kernel: in f32, with weights rounded to the format of v; without key `lost`, if given."""
-    of = dtype(operator.dtype)
+    """Like a kernel: in f32, with weights rounded to the format of v; without key `lost`, if given. Weights of 8 bits
+    are at most 16, where a kernel's may be 256."""
+    of, result, most_of_all = dtype(operator.dtype), dtype(operator.result), 16 if operator.format.bits == 8 else 1
     order = (0, 1, 2, 3) if operator.layout == "bhsd" else (0, 2, 1, 3)
     inputs = operator.inputs(3, probe)
     q, k, v = (widen(inputs[n], of).astype(np.float32).transpose(order) for n in "qkv")
+    if operator.scales:
+        q, k, v = (x * inputs[f"{n}_scales"][:, :, None, None] for n, x in (("q", q), ("k", k), ("v", v)))
     k, v = (np.repeat(x, operator.heads // operator.kv_heads, 1) for x in (k, v))
     with np.errstate(all="ignore"):
         scores = (q @ k.swapaxes(-1, -2)) * np.float32(operator.factor)
@@ -61,7 +66,7 @@ def plainly(operator: Attention, probe: str = "normal", lost: int | None = None,
             apart = np.abs(places + operator.keys - operator.queries - keys).astype(np.float32)
             scores = scores - inputs["slopes"][:, None, None] * apart
         if operator.bias:
-            scores = scores + widen(inputs["bias"], of).astype(np.float32)
+            scores = scores + widen(inputs["bias"], result).astype(np.float32)
         seen = np.ones(scores.shape[-2:], bool)
         for condition in operator.sees(places, keys):
             seen &= condition
@@ -72,8 +77,8 @@ def plainly(operator: Attention, probe: str = "normal", lost: int | None = None,
         total = weights.sum(-1, keepdims=True)
         if operator.sinks:
             total = total + np.exp(inputs["sinks"][:, None, None] - most)
-        rounded = widen(narrow(weights, of), of).astype(np.float32)
-        return narrow(np.ascontiguousarray((rounded @ v / np.where(total > 0, total, 1)).transpose(order)), of)
+        rounded = widen(narrow(weights * np.float32(most_of_all), of), of).astype(np.float32) / most_of_all
+        return narrow(np.ascontiguousarray((rounded @ v / np.where(total > 0, total, 1)).transpose(order)), result)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
@@ -99,6 +104,7 @@ def test_words_stand_for_each_other() -> None:
         (lambda: attention(1, 1, 8, 8, 8, layout="sbhd"), "layout 'sbhd'"),
         (lambda: attention(1, 1, 8, 8, 8, window=-1), "window is -1"),
         (lambda: attention(1, 1, 8, 8, 8, scale=-1.0), "scale is -1.0"),
+        (lambda: attention(1, 1, 8, 8, 8, scales=True), "scales with dtype bf16"),
         (lambda: attention(1, 1, 8, 8, 8, softcap=float("nan")), "softcap is nan"),
         (lambda: attention(1, 1, 8, 8, 8).inputs(0, "odd"), "unknown probe 'odd'"),
         (lambda: Attention.make({"B": 1, "H": 1, "D": 8}), "needs a value for SQ and SK"),
@@ -157,7 +163,7 @@ def test_a_simple_kernel_is_right(operator: Attention, probe: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [40, 1500, 6000])
-@pytest.mark.parametrize("name", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("name", ["bf16", "f16", "f32", "f8e4m3"])
 def test_a_lost_key_is_found(name: str, keys: int) -> None:
     operator = attention(1, 1, 16, keys, 32, dtype=name)
     assert not judged(operator, plainly(operator, "exact", keys // 3), "exact").ok
@@ -175,6 +181,17 @@ def test_a_bias_may_stand_for_all_heads_and_batches() -> None:
     }
     strides = tuned.bind(arrays).strided(arrays)
     assert [strides[f"stride_bias_{i}"] for i in range(4)] == [0, 0, 5, 1]
+
+
+def test_scales_may_stand_for_all_heads_and_batches() -> None:
+    tuned = attention(2, 4, 8, 8, 16, kv_heads=2, dtype="f8e4m3", scales=True)
+    arrays = {"q": TensorFacts((3, 4, 5, 16), "f8e4m3")}
+    arrays |= {name: TensorFacts((3, 2, 5, 16), "f8e4m3") for name in "kv"}
+    arrays |= {"q_scales": TensorFacts((3, 4), "f32"), "k_scales": TensorFacts((1, 1), "f32", (1, 1))}
+    arrays |= {"v_scales": TensorFacts((2,), "f32", (1,))}
+    strides = tuned.bind(arrays).strided(arrays)
+    assert [strides[f"stride_{name}_scales_{i}"] for name in "qkv" for i in range(2)] == [4, 1, 0, 0, 0, 1]
+    assert [str(t.dtype) for t in tuned.tensors() if t.name in ("q", "o")] == ["f8e4m3", "bf16"]
 
 
 def test_a_query_that_sees_no_key_gives_zeros() -> None:
@@ -209,7 +226,7 @@ def emulated(operator: Attention, inputs: Mapping[str, Array], kernel: Kernel, l
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
-@pytest.mark.parametrize("operator", [OPERATORS[i] for i in (2, 5, 6, 8, 11, 13, 14)], ids=named)
+@pytest.mark.parametrize("operator", [OPERATORS[i] for i in (2, 5, 6, 8, 11, 13, 14, 17, 18)], ids=named)
 def test_the_device_computes_what_the_host_does(operator: Attention, tmp_path: Path) -> None:
     kernel = operator.reference_kernel("cuda")
     assert kernel is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, isfinite, sqrt
 from typing import Any, ClassVar
 
@@ -23,13 +23,15 @@ from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
-DTYPES = ("bf16", "f16", "f32")
+DTYPES = ("bf16", "f16", "f32", "f8e4m3")
 LAYOUTS = ("bhsd", "bshd")
 PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
 _FIELDS = {**_SIZES, "POOL": "pool"}
 _SINGLE = 2.0**-23
-OPTIONS = ("bias", "alibi", "sinks", "lse", "lengths")
+_FAST = 2.0**-13  # of sums of 8-bit floats in tensor cores
+_FAINT = 2.0**-10  # weights of 8 bits below this share of the largest are rounded like it: they are denormals
+OPTIONS = ("bias", "alibi", "sinks", "lse", "lengths", "scales")
 _PAGE_SIZES = (16, 32, 64, 128, 256)  # keys of a page
 _LATER = (*OPTIONS, "page", "pool")  # omitted from files unless used: older files do not have them
 
@@ -50,7 +52,7 @@ class Attention(Operator):
         Word("SK", "keys"),
         Word("D", "width of q and k", needed=True),
         Word("DV", "width of v and o; default: D"),
-        Word("dtype", "data type of q, k, v and o", "choice", "bf16", choices=DTYPES),
+        Word("dtype", "data type of q, k, v and o; f8e4m3: o is bf16", "choice", "bf16", choices=DTYPES),
         Word("layout", "order of their dimensions", "choice", "bhsd", choices=LAYOUTS),
         Word("causal", "a query sees no later keys", "flag", False),
         Word("window", "a query sees only keys closer than this; 0: all", default=0, least=0),
@@ -61,6 +63,7 @@ class Attention(Operator):
         Word("sinks", "a score for each head that has no value", "flag", False),
         Word("lse", "the log of the sum of exp(score) is a result too", "flag", False),
         Word("lengths", "each batch has a number of keys of its own, up to SK", "flag", False),
+        Word("scales", "q, k and v of f8e4m3 are multiplied by numbers for each head", "flag", False),
         Word("page", "k and v are in pages of so many keys, which a table finds; 0: they are not", default=0, least=0),
         Word("POOL", "pages of k and v; default: as many as the table has places"),
     )
@@ -83,6 +86,7 @@ class Attention(Operator):
     sinks: bool = False
     lse: bool = False
     lengths: bool = False
+    scales: bool = False
     page: int = 0
     pool: int = 0  # of k and v; 0: as many as the table has places
 
@@ -100,6 +104,8 @@ class Attention(Operator):
         for word, number in (("scale", self.scale), ("softcap", self.softcap)):
             if not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
                 raise BadInput(f"attention: {word} is {number!r}", allowed="a number of at least 0")
+        if self.scales and self.dtype != "f8e4m3":
+            raise BadInput(f"attention: scales with dtype {self.dtype}", allowed="f8e4m3, whose numbers are scaled")
         self._check_pages()
 
     def _check_pages(self) -> None:
@@ -170,11 +176,13 @@ class Attention(Operator):
         kept = ("POOL", "HK", self.page) if self.page else ("B", "HK", keys)
         shapes = {"q": ("B", "H", "SQ", "D"), "k": (*kept, "D"), "v": (*kept, "DV"), "o": ("B", "H", "SQ", "DV")}
         *inputs, o = (
-            Param(name, "output" if name == "o" else "input", self.dtype, shape(*sizes), strides=ROWS)
-            for name, sizes in shapes.items()
+            Param(name, role, self.result if role == "output" else self.dtype, shape(*shapes[name]), strides=ROWS)
+            for name, role in (("q", "input"), ("k", "input"), ("v", "input"), ("o", "output"))
         )
-        if self.bias:
-            inputs.append(Param("bias", "input", self.dtype, ("B", "H", "SQ", keys), strides=ANY, broadcast=True))
+        more = {f"{name}_scales": ("B", of) for name, of in (("q", "H"), ("k", "HK"), ("v", "HK")) if self.scales}
+        kind = partial(Param, role="input", strides=ANY, broadcast=True)
+        inputs += [kind(name, dtype="f32", shape=sizes) for name, sizes in more.items()]
+        inputs += [kind("bias", dtype=self.result, shape=("B", "H", "SQ", keys))] if self.bias else []
         inputs += [Param(name, "input", "f32", ("H",)) for name in self._of_heads]
         if self.lengths:
             inputs.append(Param("lengths", "input", "i32", ("B",), range=(0, keys)))
@@ -237,6 +245,10 @@ class Attention(Operator):
     def format(self) -> DType:
         return dtype_named(self.dtype)
 
+    @property
+    def result(self) -> str:  # of o, and of a bias
+        return "bf16" if self.dtype == "f8e4m3" else self.dtype
+
     def laid(self, array: Array) -> Array:
         """Moves heads before queries or keys, or back."""
         import numpy as np
@@ -268,23 +280,24 @@ class Attention(Operator):
 
         return reference_kernel(self, language)
 
-    def shares(self) -> tuple[float, float, float]:
+    def shares(self) -> tuple[float, float, float, float]:
         """The shares of errors: of the root of the sum of squared terms, of the sum of the terms' magnitudes, and of
-        that sum times the largest possible score."""
-        narrow = self.format.bits == 16
-        cut = _SINGLE / 16 if narrow else 0.0  # tensor cores truncate bits: see operators/gemm.py
-        quad = (2.0 * self.format.epsilon if narrow else 0.0) + cut * self.keys
+        that sum times the largest possible score. Then the least share of the largest weight that counts in it."""
+        bits = self.format.bits
+        cut = {8: _FAST / 32, 16: _SINGLE / 16}.get(bits, 0.0)  # tensor cores truncate bits: see operators/gemm.py
+        quad = (2.0 * self.format.epsilon if bits < 32 else 0.0) + cut * self.keys
         base = _SINGLE * (16.0 + sqrt(self.keys) + 8.0 * self.softcap)
-        return quad, base, 2.0 * (_SINGLE * (4.0 + sqrt(self.width)) + cut * self.width)
+        product = _SINGLE * (4.0 + sqrt(self.width)) + (cut / 4 if bits == 8 else cut) * self.width
+        return quad, base, 2.0 * product, _FAINT if bits == 8 else 0.0
 
     def tolerance(self, output: str = "o", probe: str = "normal") -> Tolerance:
         """In addition to the answer's scale: the rounding of o, and the common error of equal weights."""
-        of = self.format
+        of, bits = dtype_named(self.result), self.format.bits
         if output == "lse":
             return Tolerance(1.0, 4.0 * _SINGLE)
         if probe == "exact":
             return Tolerance(0.0, 0.5 * of.epsilon + 16.0 * _SINGLE)
-        cut = _SINGLE * self.keys / 16
+        cut = _FAST * self.keys / 128 if bits == 8 else _SINGLE * self.keys / 16
         return Tolerance(1.0, (1.0 if of.bits == 16 else 0.5) * of.epsilon + 4.0 * _SINGLE + cut)
 
     def expression(self) -> Expression:
@@ -356,6 +369,7 @@ def attention(
     sinks: bool = False,
     lse: bool = False,
     lengths: bool = False,
+    scales: bool = False,
     page: int = 0,
     pool: int = 0,
 ) -> Attention:
@@ -373,12 +387,13 @@ def attention(
     sinks: whether `sinks[h]` is one more score, of no value: weights sum to less than one.
     lse: whether there is a second result, the log of the sum of exp(score), a sink's among them.
     lengths: whether `lengths[b]` is the number of keys that batch b has, up to `keys`.
+    scales: whether q, k and v of f8e4m3 are multiplied by `q_scales[b, h]` and so on; a size of 1 stands for any.
     page: how many keys a page of k and v has, where `pages[b, i]` is the page of the keys from i * page on; 0: none.
     pool: how many pages k and v have; 0: as many as the table has places.
     """
     shared, last = (heads if kv_heads is None else kv_heads), (width if v_width is None else v_width)
     sizes = dict(zip(_SIZES.values(), map(plain, (batch, heads, shared, queries, keys, width, last)), strict=True))
     options: dict[str, Any] = {"causal": causal, "window": plain(window), "scale": scale, "softcap": softcap}
-    options |= {"bias": bias, "alibi": alibi, "sinks": sinks, "lse": lse, "lengths": lengths}
+    options |= {"bias": bias, "alibi": alibi, "sinks": sinks, "lse": lse, "lengths": lengths, "scales": scales}
     options |= {"page": plain(page), "pool": plain(pool)}
     return Attention(**sizes, dtype=our_name(dtype), layout=layout, **options)

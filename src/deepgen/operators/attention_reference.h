@@ -5,10 +5,8 @@
 
 enum { ROWS = 16 };
 
-DG_DEVICE f64 number(const void* from, i64 i) {
-#if FORMAT == 0
-    return load_global<f32>((const f32*)from + i);
-#else
+// 16 bits.
+DG_DEVICE f64 half(const void* from, i64 i) {
     const int fraction_bits = FORMAT == 1 ? 10 : 7, top = FORMAT == 1 ? 31 : 255;
     u32 bits = load_global<u16>((const u16*)from + i);
     u32 fraction = bits & ((1u << fraction_bits) - 1);
@@ -20,8 +18,25 @@ DG_DEVICE f64 number(const void* from, i64 i) {
         size = power.value;
     }
     return bits >> 15 ? -size : size;
+}
+DG_DEVICE f64 number(const void* from, i64 i) {
+#if FORMAT == 0
+    return load_global<f32>((const f32*)from + i);
+#elif FORMAT == 3
+    const u32 bits = load_global<u8>((const u8*)from + i), exponent = bits >> 3 & 15, fraction = bits & 7;
+    union { u64 bits; f64 value; } power = {(u64)((exponent ? exponent : 1) - 10 + 1023) << 52};
+    f64 size = (fraction | (exponent ? 8 : 0)) * power.value;
+    if ((bits & 127) == 127) {  // not a number
+        power.bits = (u64)2047 << 52 | 1;
+        size = power.value;
+    }
+    return bits >> 7 ? -size : size;
+#else
+    return half(from, i);
 #endif
 }
+// Of a bias: 16 bits where the rest has 8.
+DG_DEVICE f64 number_added(const void* from, i64 i) { return FORMAT == 3 ? half(from, i) : number(from, i); }
 
 struct Place {  // of a head in a tensor
     const void* at;

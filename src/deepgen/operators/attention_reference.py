@@ -17,7 +17,7 @@ import numpy as np
 from deepgen.operators import filling
 from deepgen.operators.attention import PROBES
 from deepgen.operators.base import Answer, Array
-from deepgen.vocabulary.dtypes import narrow, widen
+from deepgen.vocabulary.dtypes import dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
@@ -30,7 +30,7 @@ _HIDDEN = 3  # first key hidden by a bias; every seventh after it is hidden, too
 # Where the lengths of each probe begin in the list of lengths: a single batch has all keys, none, some, one, and some.
 _BEGIN = dict(zip(PROBES, (0, 3, 1, 2, 4), strict=True))
 _CHUNK = 1 << 22  # scores that are in memory at once
-_FORMATS = {"f32": 0, "f16": 1, "bf16": 2}
+_FORMATS = {"f32": 0, "f16": 1, "bf16": 2, "f8e4m3": 3}
 _WIDEST = 512  # width of the reference on a device
 
 
@@ -86,11 +86,17 @@ def _more(operator: Attention, seed: int, probe: str) -> dict[str, Array]:
     """What options read. A bias of minus infinity hides some keys, as masks do."""
     shapes, some = {t.name: t.shape for t in operator.tensors()}, probe not in ("zeros", "exact")
     drawn: dict[str, Array] = {}
+    if operator.scales:
+        rng = np.random.default_rng([seed, zlib.crc32(b"attention scales")])
+        for name in ("q_scales", "k_scales", "v_scales"):
+            numbers = rng.uniform(0.5, 1.5, shapes[name]) if some else np.ones(shapes[name])
+            drawn[name] = numbers.astype(np.float32)
     if operator.bias:
-        numbers = filling.normal(shapes["bias"], operator.format, (seed, zlib.crc32(b"attention bias")))
+        of = dtype(operator.result)
+        numbers = filling.normal(shapes["bias"], of, (seed, zlib.crc32(b"attention bias")))
         drawn["bias"] = numbers if some else np.zeros_like(numbers)
         if some:
-            drawn["bias"][..., _HIDDEN::7] = narrow(np.array([-np.inf], np.float32), operator.format)
+            drawn["bias"][..., _HIDDEN::7] = narrow(np.array([-np.inf], np.float32), of)
     at = np.arange(1, operator.heads + 1, dtype=np.float32)
     for name, numbers in (("slopes", 2.0 ** (-8.0 * at / operator.heads)), ("sinks", np.cos(at) * 4.0)):
         if name in shapes:
@@ -183,7 +189,9 @@ def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, p
     of, count, own = operator.format, keys_of(operator, inputs, b), (b, h // (operator.heads // operator.kv_heads))
     k, v = (widen(rows_of_head(operator, inputs, name, own, count), of) for name in "kv")
     q = widen(operator.laid(inputs["q"])[b, h], of)[places]
-    quad, base, score = operator.shares()
+    if operator.scales:
+        q, k, v = (x * scale_of(operator, inputs, name, (b, h)) for name, x in (("q", q), ("k", k), ("v", v)))
+    quad, base, score, faint = operator.shares()
     keys = np.arange(count)
     low, high = (end[places][:, None] for end in operator.ends(count))
     seen = (keys >= low) & (keys < high)
@@ -209,9 +217,20 @@ def _of_head(operator: Attention, inputs: Mapping[str, Array], b: int, h: int, p
         values = weights @ v / total  # sums of small integers stay exact
         weights /= total
         share = base + score * largest
-        error = quad * np.sqrt(np.square(weights) @ np.square(v)) + share * (weights @ np.abs(v))
+        steps = np.square(weights)
+        if faint:
+            steps += np.where(seen, np.square(faint * weights.max(1, keepdims=True, initial=0.0)), 0.0)
+        error = quad * np.sqrt(steps @ np.square(v)) + share * (weights @ np.abs(v))
         lse = np.where(np.isnan(lse), -np.inf, lse)  # for a query that sees no key
     return {"o": Answer(values, error), "lse": Answer(lse, np.broadcast_to(share, (len(places), 1))[:, 0])}
+
+
+def scale_of(operator: Attention, tensors: Mapping[str, Array], name: str, at: tuple[int, int]) -> float:
+    """What q, k or v of a batch and a head of q is multiplied by."""
+    b, h = at
+    heads = operator.heads if name == "q" else operator.kv_heads
+    whole = np.broadcast_to(tensors[f"{name}_scales"], (operator.batch, heads))
+    return float(whole[b, h // (operator.heads // heads)])
 
 
 def _added(
@@ -224,7 +243,7 @@ def _added(
         yield np.abs(apart) * -np.float64(inputs["slopes"][h])
     if operator.bias:
         whole = np.broadcast_to(inputs["bias"], (operator.batch, operator.heads, operator.queries, operator.keys))
-        yield widen(np.ascontiguousarray(whole[b, h, places, :count]), operator.format)
+        yield widen(np.ascontiguousarray(whole[b, h, places, :count]), dtype(operator.result))
 
 
 def reference_kernel(operator: Attention, language: str) -> Kernel | None:
@@ -242,7 +261,7 @@ def reference_kernel(operator: Attention, language: str) -> Kernel | None:
             *(TensorArg(name) for name in ("q", "k", "v", "want_o", "scale_o")),
             *(ScalarArg("i64", f"stride_{name}_{place}") for name in "qkvo" for place in (row, head, 0)),
             *(ScalarArg("i32", size) for size in ("H", "H // HK", "SQ", "SK", int(operator.causal), "window")),
-            *(ScalarArg("f64", number) for number in ("scale", "softcap", *operator.shares())),
+            *(ScalarArg("f64", number) for number in ("scale", "softcap", *operator.shares()[:3])),
             read("bias", operator.bias),
             *(ScalarArg("i64", f"stride_bias_{place}" if operator.bias else 0) for place in range(4)),
             read("slopes", operator.alibi),
@@ -251,6 +270,15 @@ def reference_kernel(operator: Attention, language: str) -> Kernel | None:
             read("lengths", operator.lengths),
             read("pages", operator.page > 0),
             ScalarArg("i64", "stride_pages_0" if operator.page else 0),
+            *(
+                arg
+                for name in ("q_scales", "k_scales", "v_scales")
+                for arg in (
+                    read(name, operator.scales),
+                    *(ScalarArg("i64", f"stride_{name}_{place}" if operator.scales else 0) for place in range(2)),
+                )
+            ),
+            ScalarArg("f64", operator.shares()[3]),
         ),
         grid=("ceil_div(SQ, 16) * B * H", 1, 1),
         block=(256, 1, 1),

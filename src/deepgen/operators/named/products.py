@@ -149,7 +149,8 @@ def attention_expression(attention: Attention) -> Expression:
         raise BadInput(f"attention: page={attention.page}: {why}", allowed="k and v without pages")
     of, shapes = attention.dtype, {one.name: one.shape for one in attention.tensors()}
     q, k, v = (tensor(name, shapes[name], of) for name in "qkv")
-    formats = {"bias": of, "slopes": "f32", "sinks": "f32", "lengths": "i32"}
+    formats = {**{f"{name}_scales": "f32" for name in "qkv"}, "bias": attention.result, "slopes": "f32"}
+    formats |= {"sinks": "f32", "lengths": "i32"}
     more = {name: tensor(name, shapes[name], kind) for name, kind in formats.items() if name in shapes}
     first, per = attention.layout == "bhsd", attention.heads // attention.kv_heads
     rows = (attention.batch, attention.heads, attention.queries)
@@ -176,6 +177,7 @@ def attention_expression(attention: Attention) -> Expression:
     def score(b: Position, h: Position, i: Position, j: Position) -> Element:
         total = sum(q[laid(b, h, i, width)].cast("f32") * k[laid(b, h // per, j, width)].cast("f32"), width)
         total = total * attention.factor
+        total = total * (more["q_scales"][b, h] * more["k_scales"][b, h // per]) if attention.scales else total
         total = tanh(total * (1.0 / attention.softcap)) * attention.softcap if attention.softcap else total
         if attention.alibi:
             total = total - more["slopes"][h] * distance(b, i, j)
@@ -187,13 +189,11 @@ def attention_expression(attention: Attention) -> Expression:
         rows,
         lambda b, h, i: max(seen(b, i, keys, scores[b, h, i, keys], _LOW), keys),
     )
-    most = seen_most
 
     def with_sink(b: Position, h: Position, i: Position) -> Element:
         return where(seen_most[b, h, i] > more["sinks"][h], seen_most[b, h, i], more["sinks"][h])
 
-    if attention.sinks:
-        most = compute("most", rows, with_sink)
+    most = compute("most", rows, with_sink) if attention.sinks else seen_most
 
     def weight(b: Position, h: Position, i: Position, j: Position) -> Element:
         return seen(b, i, j, exp(scores[b, h, i, j] - most[b, h, i]), 0.0)
@@ -211,8 +211,9 @@ def attention_expression(attention: Attention) -> Expression:
         product = weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32")
         if attention.lengths:  # a weight of zero would keep a NaN that happens to be there
             product = where(keys.cast("i32") < more["lengths"][b], product, 0.0)
-        product = sum(product, keys)
-        return (product * (1 / where(total[b, h, i] > 0.0, total[b, h, i], 1.0))).cast(of)
+        by = 1 / where(total[b, h, i] > 0.0, total[b, h, i], 1.0)
+        by = by * more["v_scales"][b, h // per] if attention.scales else by
+        return (sum(product, keys) * by).cast(attention.result)
 
     results = [compute("o", shapes["o"], element)]
     if attention.lse:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.attention.sm90_attention.lower import REGISTERS, ROWS, macros, plan, products_header, shared_bytes
+from deepgen.kernels.attention.sm90_attention.lower import (
+    REGISTERS,
+    ROWS,
+    macros,
+    plan,
+    products_header,
+    shared_bytes,
+)
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies, maximum, minimum, where
@@ -13,7 +20,7 @@ from deepgen.space.expr import points
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, Source
 
-_OWN, _SHARED = ("attention_sm90.cu", "rows.h", "instructions.h"), ("numbers.h", "hopper.h")
+_OWN, _SHARED = ("attention_sm90.cu", "values.h", "rows.h", "instructions.h"), ("numbers.h", "hopper.h")
 _GEMM = "deepgen.kernels.gemm.sm90_gemm"
 _WIDEST = 256  # columns of an instruction, and rows of a box that the copy engine takes
 _RESERVED = 32  # registers for addresses, counters, maxima and sums
@@ -21,12 +28,13 @@ _ODD = 16  # and for windows, caps and what is added to scores
 _OPERANDS = 26  # registers beside the sums of an instruction
 _TILES = tuple(range(32, _WIDEST + 1, 16))  # of keys
 _USUAL = 128  # keys of a tile, where they fit
+_WIDE, _MANY = 192, 2048  # keys of a tile of 8-bit numbers, from so many keys on
 _FEW = 512  # queries, for which high tiles are mostly empty
 _LONG = 1 << 30  # places are counted in 32 bits
 
 
 class Sm90Attention:
-    """Copy engine, barriers, products of warpgroups with weights in registers: f16 and bf16 on sm_90a."""
+    """Copy engine, barriers, products of warpgroups with weights in registers: f16, bf16 and f8e4m3 on sm_90a."""
 
     name = "sm90_attention"
 
@@ -35,10 +43,11 @@ class Sm90Attention:
             return "it supports cuda:sm_90a only"
         if not isinstance(operator, Attention):
             return "it supports attention only"
-        if operator.dtype not in ("bf16", "f16"):
-            return "it multiplies f16 and bf16"
-        if operator.width % 8 or operator.v_width % 8 or max(operator.width, operator.v_width) > _WIDEST:
-            return f"it supports heads whose width is a multiple of 8, up to {_WIDEST}"
+        if operator.dtype not in ("bf16", "f16", "f8e4m3"):
+            return "it multiplies f16, bf16 and f8e4m3"
+        widths, least = (operator.width, operator.v_width), 16 // operator.format.bytes
+        if any(width % least for width in widths) or max(widths) > _WIDEST:
+            return f"it supports heads whose width is a multiple of {least}, up to {_WIDEST}"
         if operator.page:
             return "it supports keys that follow each other, not pages"
         if max(operator.queries, operator.keys) > _LONG:
@@ -50,7 +59,7 @@ class Sm90Attention:
         s = Space(self.name)
         consumers, blocks = s.knob("CONSUMERS", [1, 2, 3]), s.knob("BLOCKS", [1, 2])
         s.require(points(["CONSUMERS", "BLOCKS"], [*REGISTERS]), "registers are shared out among so many warpgroups")
-        bn = s.knob("BN", list(_TILES))
+        bn = s.knob("BN", [n for n in _TILES if n % (32 // attention.format.bytes) == 0])
         stages = s.knob("STAGES", [2, 3, 4])
         single = s.knob("SINGLE", [False, True], when=bn >= attention.keys)
         overlap = s.knob("OVERLAP", [False, True])
@@ -66,8 +75,9 @@ class Sm90Attention:
             where(consumers == 2, of[2, 1], where(consumers == 3, of[3, 1], of[1, 2]))
             for of in ({key: each[place] for key, each in REGISTERS.items()} for place in (0, 2))
         )
-        steps = -(-attention.width // 16)
-        held = bn // 2 + bn // 4 + attention.v_width // 2 + where(queries == "registers", 4 * steps, 0)
+        size = attention.format.bytes
+        steps = -(-attention.width * size // 32)
+        held = bn // 2 + bn * size // 8 + attention.v_width // 2 + where(queries == "registers", 4 * steps, 0)
         odd = attention.window > 0 or attention.softcap > 0 or attention.bias or attention.alibi
         reserved = _RESERVED + _ODD * odd
         s.require(held + reserved <= own, "scores, weights and results fit in registers")
@@ -106,9 +116,10 @@ def _choices(attention: Attention) -> Iterator[dict[str, Any]]:
     warpgroups."""
     uneven = attention.causal or attention.window > 0 or attention.lengths
     narrow, short = attention.v_width <= 64, attention.queries <= _FEW
+    widest = _WIDE if attention.format.bits == 8 and not narrow and attention.keys >= _MANY else _USUAL
     for consumers in (3, 2) if narrow and not short else (2, 1):
         several = consumers > 1
-        for bn in reversed([n for n in _TILES if n <= _USUAL]):
+        for bn in reversed([n for n in _TILES if n <= widest]):
             for queries, stages in (("registers", 3), ("registers", 2), ("shared", 2)):
                 yield {
                     "CONSUMERS": consumers, "BLOCKS": 1 if several else 2, "BN": bn, "STAGES": stages,

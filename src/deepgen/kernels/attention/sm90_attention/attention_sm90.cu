@@ -10,10 +10,12 @@
 // DYNAMIC    blocks draw tiles of rows, longest first; else they are dealt in that order
 // SLACK      a row's maximum stays, as binary exponents go, until it is exceeded by more than this: results are scaled
 //            rarely
+// OFFSET     of the maximum's weight, as binary exponents go
+// EIGHT      numbers have 8 bits: an earlier launch has transposed tiles of V, see `values.h`
 //
 // A barrier `full` tells that bytes have come, `empty` that all have used them. The knobs are macros; `lower.py` gives
 // them all.
-#include "rows.h"
+#include "values.h"
 
 // Where in a ring of stages someone is.
 struct Place {
@@ -46,10 +48,18 @@ struct Shared {
 template <int ATOMS, int ROWS>
 DG_DEVICE void get_tile(u32 to, const TensorMap* map, u32 barrier, int row, int head, int batch) {
 #pragma unroll
-    for (int i = 0; i < ATOMS; ++i) fetch_rows(to + i * (ROWS * 128), map, barrier, i * 64, row, head, batch);
+    for (int i = 0; i < ATOMS; ++i) fetch_rows(to + i * (ROWS * 128), map, barrier, i * ATOM, row, head, batch);
+}
+DG_DEVICE void get_values(u32 to, const TensorMap* map, u32 barrier, int tile, const Piece& w, const Problem&) {
+    get_tile<V_ATOMS, BN>(to, map, barrier, tile * BN, w.group, w.batch);
+}
+DG_DEVICE void get_values(u32 to, const char* transposed, u32 barrier, int tile, const Piece& w, const Problem& p) {
+    const i64 head = (i64)w.batch * (p.heads / p.per_group) + w.group;
+    fetch_bytes(to, transposed + (head * ((p.keys + BN - 1) / BN) + tile) * V_BYTES, V_BYTES, barrier);
 }
 
-DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* q, const TensorMap* k, const TensorMap* v) {
+template <class Values>
+DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* q, const TensorMap* k, Values v) {
     Place of_k, of_v;
     u32 phase = 1;
     int tile = blockIdx.x;
@@ -86,7 +96,7 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* q, co
                 u32 full = s.v_full + of_v.stage * 8;
                 barrier_wait(s.v_empty + of_v.stage * 8, of_v.phase ^ 1);
                 barrier_expect(full, V_BYTES);
-                get_tile<V_ATOMS, BN>(s.v + of_v.stage * V_BYTES, v, full, (j + 1) * BN, w.group, w.batch);
+                get_values(s.v + of_v.stage * V_BYTES, v, full, j + 1, w, p);
                 of_v.advance();
             }
         }
@@ -108,13 +118,13 @@ struct Consumer {
     u32 phase;
     float sums[DV / 2];       // of the result
     float scores[BN / 2];
-    u32 weights[BN / 4];
+    u32 weights[BN * SIZE / 8];
     u32 queries[Q_REGISTERS ? D_STEPS * 4 : 1];
 
     DG_DEVICE Consumer(const Problem& p, const Shared& s, int group) : p(p), s(s), group(group), phase(0) {
         q = operand<128>(s.q + group * Q_BYTES, 16, 1024);
         k = operand<128>(s.k, 16, 1024);
-        v = operand<128>(s.v, BN * 128, 1024);
+        v = EIGHT ? operand<V_LINE>(s.v, 16, 8 * V_LINE) : operand<128>(s.v, BN * 128, 1024);
     }
 
     // The rows of Q as operands in registers: its buffer is free for the next.
@@ -150,9 +160,9 @@ struct Consumer {
         barrier_wait(s.v_full + of_v.stage * 8, of_v.phase);
         products_begin();
 #pragma unroll
-        for (int i = 0; i < BN / 16; ++i) {
-            if (EARLY && i == max(BN / 16 - EARLY, 0) && !last && OVERLAP) turn_ends();
-            product_values(sums, &weights[i * 4], tile + (i * 2048 >> 4));
+        for (int i = 0; i < V_STEPS; ++i) {
+            if (EARLY && i == max(V_STEPS - EARLY, 0) && !last && OVERLAP) turn_ends();
+            product_values(sums, &weights[i * 4], tile + ((EIGHT ? values_step(i) : i * 2048) >> 4));
         }
         products_commit();
     }
@@ -187,8 +197,16 @@ struct Consumer {
         if (PING_PONG) notify(1 + (group + 1 == CONSUMERS ? 0 : group + 1), 256);
     }
     DG_DEVICE void pack() {
+#if EIGHT
+#pragma unroll
+        for (int i = 0; i < BN / 8; ++i) {  // of two neighbouring eights of keys, a row's
+            const float* of = scores + i / 2 * 8 + i % 2 * 2;
+            weights[i] = four_numbers(of[0], of[1], of[4], of[5]);
+        }
+#else
 #pragma unroll
         for (int i = 0; i < BN / 4; ++i) weights[i] = Pair<TYPE>(scores[2 * i], scores[2 * i + 1]).bits;
+#endif
     }
 
     DG_DEVICE void run() {
@@ -202,7 +220,11 @@ struct Consumer {
             w.head = s.piece[group].head, w.batch = s.piece[group].batch;
             w.first = s.piece[group].first, w.end = s.piece[group].end;
             if (Q_REGISTERS) load_queries();
+#if EIGHT
+            const Problem own = p.of_head(w.batch, w.head);
+#else
             const Problem& own = p.of_batch(w.batch);
+#endif
             Rows rows(own, w, w.row + group * 64);
 #pragma unroll
             for (int i = 0; i < DV / 2; ++i) sums[i] = 0;
@@ -213,7 +235,7 @@ struct Consumer {
                 keys_done();
                 rows.weigh(own, scores, j);
                 pack();
-                if (LENGTHS && own.keys < w.end * BN) clear_values(own.keys - j * BN);
+                if (LENGTHS && !EIGHT && own.keys < w.end * BN) clear_values(own.keys - j * BN);
 #pragma unroll 1
                 while (!SINGLE && --j >= w.first) {
                     if (OVERLAP) {
@@ -261,20 +283,37 @@ struct Consumer {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) attention(
-    const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-    TYPE* o, u32* drawn, i64 o_row, i64 o_head, i64 o_batch, int batch, int heads, int per_group, int rows, int keys,
-    int together, int window, float scale, float cap, const TYPE* bias, i64 bias_batch, i64 bias_head, i64 bias_row,
+    const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+#if EIGHT
+    const char* v,
+#else
+    const __grid_constant__ TensorMap v,
+#endif
+    RESULT* o, u32* drawn, i64 o_row, i64 o_head, i64 o_batch, int batch, int heads, int per_group, int rows, int keys,
+    int together, int window, float scale, float cap, const RESULT* bias, i64 bias_batch, i64 bias_head, i64 bias_row,
     i64 bias_key, const float* slopes, const float* sinks, float* lse, const int* lengths
+#if EIGHT
+    , const float* q_scales, i64 q_scales_batch, i64 q_scales_head, const float* k_scales, i64 k_scales_batch,
+    i64 k_scales_head, const float* v_scales, i64 v_scales_batch, i64 v_scales_head
+#endif
 ) {
     extern __shared__ char memory[];
-    const Problem p(o, drawn, o_row, o_head, o_batch, batch, heads, per_group, rows, keys, together, window, scale, cap,
+    Problem p(o, drawn, o_row, o_head, o_batch, batch, heads, per_group, rows, keys, together, window, scale, cap,
                     Options{bias, bias_batch, bias_head, bias_row, bias_key, slopes, sinks, lse, lengths});
+#if EIGHT
+    p.of_q = Scales{q_scales, q_scales_batch, q_scales_head};
+    p.of_k = Scales{k_scales, k_scales_batch, k_scales_head};
+    p.of_v = Scales{v_scales, v_scales_batch, v_scales_head};
+    const char* of_v = v;
+#else
+    const TensorMap* of_v = &v;
+#endif
     const Shared s(memory);
     int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (threadIdx.x == CONSUMERS * 128) {
         prefetch_map(&q);
         prefetch_map(&k);
-        prefetch_map(&v);
+        if (!EIGHT) prefetch_map((const TensorMap*)of_v);
 #pragma unroll
         for (int i = 0; i < CONSUMERS; ++i) barrier_init(s.q_full + i * 8, 1), barrier_init(s.q_empty + i * 8, 4);
 #pragma unroll
@@ -287,7 +326,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) attention(
     __syncthreads();
     if (warp >= CONSUMERS * 4) {
         registers_down<REGISTERS_DOWN>();
-        if (threadIdx.x == CONSUMERS * 128) produce(p, s, &q, &k, &v);
+        if (threadIdx.x == CONSUMERS * 128) {
+            if (EIGHT) wait_for_launch_before();
+            produce(p, s, &q, &k, of_v);
+        }
     } else {
         registers_up<REGISTERS>();
         Consumer consumer(p, s, warp / 4);

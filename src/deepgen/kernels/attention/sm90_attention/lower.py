@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.attention import option_arguments, option_macros, strides_of
+from deepgen.kernels.attention import option_arguments, option_macros, strided, strides_of
 from deepgen.operators import Attention
 from deepgen.vocabulary import Arg, DescriptorArg, LaunchPlan, ScalarArg, Step, TensorArg, TensorMapSpec, WorkspaceArg
 
@@ -15,18 +15,30 @@ ROWS = 64  # of a warpgroup
 # all when a block begins, which must be as many in all: a block that asks for more waits for them forever.
 REGISTERS = {(1, 2): (216, 40, 128), (2, 1): (240, 24, 168), (3, 1): (160, 32, 128)}
 _SLACK = 8  # binary exponents
+_SLACK_8, _LARGEST_8 = 4, 8  # of weights of 8 bits, and what the largest of these may be: formats end at 448
+_THREADS = 256  # threads that transpose a tile of V
 _ALIGN, _BARRIER, _PIECE = 1024, 8, 24
 _CACHED = 24 << 20  # bytes of K and V that the L2 cache holds beside all else
 
 
-def atoms(width: int) -> int:
-    return -(-width // ATOM)
+def atoms(width: int, size: int = 2) -> int:
+    """Lines of 128 bytes of numbers of so many bytes."""
+    return -(-width * size // (2 * ATOM))
+
+
+def eight(attention: Attention) -> bool:
+    return attention.format.bits == 8
 
 
 def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
     own, fetching, _ = REGISTERS[c["CONSUMERS"], c["BLOCKS"]]
+    small = eight(attention)
+    slack = (_SLACK_8 if small else _SLACK) if c["LAZY"] else 0
     return {
         "TYPE": attention.dtype,
+        "RESULT": attention.result,
+        "EIGHT": int(small),
+        "OFFSET": _LARGEST_8 - slack if small else 0,
         "D": attention.width,
         "DV": attention.v_width,
         "BN": c["BN"],
@@ -44,7 +56,7 @@ def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
         "DYNAMIC": int(c["DYNAMIC"]),
         "Q_REGISTERS": int(c["QUERIES"] == "registers"),
         "POLYNOMIALS": c["POLYNOMIALS"],
-        "SLACK": _SLACK if c["LAZY"] else 0,
+        "SLACK": slack,
         "REGISTERS": own,
         "REGISTERS_DOWN": fetching,
         "MIN_BLOCKS": c["BLOCKS"],
@@ -53,9 +65,9 @@ def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
 
 def shared_bytes(attention: Attention, consumers: Any, bn: Any, stages: Any) -> Any:
     """Of a block, for numbers or knobs."""
-    q, v = atoms(attention.width), atoms(attention.v_width)
-    line = 2 * ATOM
-    tiles = consumers * (q * ROWS * line) + stages * bn * ((q + v) * line)
+    q, line = atoms(attention.width, attention.format.bytes), 2 * ATOM
+    of_v = attention.v_width if eight(attention) else atoms(attention.v_width) * line
+    tiles = consumers * (q * ROWS * line) + stages * bn * (q * line + of_v)
     return _ALIGN + tiles + (2 * consumers + 4 * stages) * _BARRIER + consumers * _PIECE
 
 
@@ -63,13 +75,14 @@ def plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> La
     consumers, bn = c["CONSUMERS"], c["BN"]
     tiles = f"ceil_div(SQ, {consumers * ROWS}) * B * H"
     # Heads that go through their rows together: those whose keys and values the L2 cache holds, or each by itself.
-    line = 2 * (attention.width + attention.v_width)
+    line = attention.format.bytes * (attention.width + attention.v_width)
     together = {"one": "1", "fit": f"max({_CACHED} // (SK * {line}), 1) * (H // HK)"}[c["TOGETHER"]]
     drawn: Arg = WorkspaceArg("drawn", 64, zeroed=True, lasting=True) if c["DYNAMIC"] else ScalarArg("i64", 0)
+    transposed = WorkspaceArg("transposed", f"B * HK * ceil_div(SK, {bn}) * {bn * attention.v_width}")
     args: tuple[Arg, ...] = (
         _map(attention, "q", ("D", "SQ", "H", "B"), ROWS),
         _map(attention, "k", ("D", "SK", "HK", "B"), bn),
-        _map(attention, "v", ("DV", "SK", "HK", "B"), bn),
+        transposed if eight(attention) else _map(attention, "v", ("DV", "SK", "HK", "B"), bn),
         TensorArg("o"),
         drawn,
         *(ScalarArg("i64", stride) for stride in strides_of(attention, "o")),
@@ -77,6 +90,7 @@ def plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> La
         *(ScalarArg("f32", number) for number in ("scale", "softcap")),
         *option_arguments(attention),
         TensorArg("lengths") if attention.lengths else ScalarArg("i64", 0),
+        *(_scales(attention) if eight(attention) else ()),
     )
     step = Step(
         "attention",
@@ -84,13 +98,36 @@ def plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> La
         grid=(f"min({tiles}, {multiprocessors * c['BLOCKS']})", 1, 1),
         block=((consumers + 1) * 128, 1, 1),
         shared_bytes=shared_bytes(attention, consumers, bn, c["STAGES"]),
+        overlaps=eight(attention),
     )
-    return LaunchPlan((step,), requires=tuple(_requires(attention, c)))
+    steps = (_transpose(attention, bn, transposed), step) if eight(attention) else (step,)
+    return LaunchPlan(steps, requires=tuple(_requires(attention, c)))
+
+
+def _transpose(attention: Attention, bn: int, transposed: WorkspaceArg) -> Step:
+    """The launch that transposes V of 8 bits."""
+    lengths = TensorArg("lengths") if attention.lengths else ScalarArg("i64", 0)
+    sizes = (ScalarArg("i32", size) for size in ("HK", "SK"))
+    return Step(
+        "values",
+        (*strided(attention, "v"), transposed, *sizes, lengths),
+        grid=(f"ceil_div(SK, {bn}) * B * HK", 1, 1),
+        block=(_THREADS, 1, 1),
+        shared_bytes=_ALIGN + bn * attention.v_width,
+    )
+
+
+def _scales(attention: Attention) -> Iterator[Arg]:
+    for name in ("q_scales", "k_scales", "v_scales"):
+        yield TensorArg(name) if attention.scales else ScalarArg("i64", 0)
+        for place in range(2):
+            yield ScalarArg("i64", f"stride_{name}_{place}" if attention.scales else 0)
 
 
 def _map(attention: Attention, name: str, sizes: tuple[str, ...], rows: int) -> DescriptorArg:
-    apart = tuple(f"{stride} * 2" for stride in strides_of(attention, name))
-    return DescriptorArg(name, TensorMapSpec((ATOM, rows, 1, 1), "128", "256", sizes, apart))
+    size = attention.format.bytes
+    apart = tuple(f"{stride} * {size}" if size > 1 else stride for stride in strides_of(attention, name))
+    return DescriptorArg(name, TensorMapSpec((2 * ATOM // size, rows, 1, 1), "128", "256", sizes, apart))
 
 
 def _requires(attention: Attention, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -99,8 +136,12 @@ def _requires(attention: Attention, c: Mapping[str, Any]) -> Iterator[tuple[str,
     yield f"D == {attention.width}", f"a width of {attention.width}"
     yield f"DV == {attention.v_width}", f"values of width {attention.v_width}"
     for name in "qkvo":
+        size = 2 if name == "o" else attention.format.bytes
         for stride in strides_of(attention, name):
-            yield f"{stride} % 8 == 0", f"rows, heads and batches of {name} that lie multiples of 16 bytes apart"
+            yield (
+                f"{stride} % {16 // size} == 0",
+                f"rows, heads and batches of {name} that lie multiples of 16 bytes apart",
+            )
 
 
 def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
@@ -108,13 +149,14 @@ def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
 
     `queries`: whether q is in registers, as weights are.
     """
-    of, wide = attention.dtype, attention.v_width
+    of, wide = attention.dtype.removeprefix("f8"), attention.v_width
+    values = product_of_lines if eight(attention) else product_of_columns
     return f"""// The products of a warpgroup: 64 rows of Q by {bn} of K; weights in registers by {wide} columns of V.
 #pragma once
 #include "numbers.h"
 
 {product_of_rows("product_keys", bn, of, registers=queries)}
-{product_of_columns("product_values", wide, of)}"""
+{values("product_values", wide, of)}"""
 
 
 def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> str:
@@ -125,7 +167,7 @@ def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> 
     asm volatile(
         "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{bn // 2 + count + 1}, 0;\\n"
         "{_instruction(bn, of)}"
-        "{_operand(bn // 2, count)}, %{bn // 2 + count}, add, 1, 1, {"0" if registers else "0, 0"};\\n}}"
+        "{_operand(bn // 2, count)}, %{bn // 2 + count}, add, 1, 1{_along(of, 1 if registers else 2)};\\n}}"
         : {_sums(bn)}
         : {names}, "l"(b), "r"(add));
 }}
@@ -144,6 +186,23 @@ def product_of_columns(name: str, wide: int, of: str) -> str:
 """
 
 
+def product_of_lines(name: str, wide: int, of: str) -> str:
+    """The same, where what is summed over lies along lines: all that numbers of 8 bits have."""
+    return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
+    asm volatile(
+        "{_instruction(wide, of)}"
+        "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1;"
+        : {_sums(wide)}
+        : {_FOUR}, "l"(b));
+}}
+"""
+
+
+def _along(of: str, operands: int) -> str:
+    """That these operands' lines are along what is summed over, where there is a choice."""
+    return "" if of == "e4m3" else ", 0" * operands
+
+
 _FOUR = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])'
 
 
@@ -154,7 +213,8 @@ def _operand(first: int, count: int) -> str:
 
 def _instruction(columns: int, of: str) -> str:
     numbers = _lines([f"%{i}" for i in range(columns // 2)], 16, ' "\n        "')
-    return f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{of}.{of} {{{numbers}}}, "
+    depth = 32 if of == "e4m3" else 16
+    return f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{of}.{of} {{{numbers}}}, "
 
 
 def _sums(columns: int) -> str:

@@ -4,8 +4,11 @@
 #include "products.h"
 
 constexpr int BM = CONSUMERS * 64, THREADS = (CONSUMERS + 1) * 128;
-constexpr int ATOMS = (D + 63) / 64, V_ATOMS = (DV + 63) / 64, D_STEPS = (D + 15) / 16;
-constexpr int Q_BYTES = ATOMS * 64 * 128, K_BYTES = ATOMS * BN * 128, V_BYTES = V_ATOMS * BN * 128;  // Q: a warpgroup's
+constexpr int SIZE = EIGHT ? 1 : 2, ATOM = 128 / SIZE;  // bytes of a number, and how many of them a line has
+constexpr int ATOMS = (D + ATOM - 1) / ATOM, V_ATOMS = (DV + 63) / 64, D_STEPS = (D * SIZE + 31) / 32;
+constexpr int Q_BYTES = ATOMS * 64 * 128, K_BYTES = ATOMS * BN * 128;  // Q: a warpgroup's
+constexpr int V_BYTES = EIGHT ? BN * DV : V_ATOMS * BN * 128;
+constexpr int V_STEPS = BN * SIZE / 32;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LEAST = 1e-30f;  // sums of weights are larger, but for rows that see no key
 constexpr float C1 = 0.69328293f, C2 = 0.24221106f, C3 = 0.05500897f;  // of 2^f, |f| <= 1 / 2
@@ -20,24 +23,32 @@ DG_DEVICE float exponential_by_products(float x) {
 
 // What is added to scores, and to their sums; where the logarithms of these go.
 struct Options {
-    const TYPE* bias;
+    const RESULT* bias;
     i64 bias_batch, bias_head, bias_row, bias_key;
     const float *slopes, *sinks;
     float* lse;
     const int* lengths;
 };
 
+// What numbers of 8 bits are multiplied by, for each head of each batch; or 1.
+struct Scales {
+    const float* at = nullptr;
+    i64 batch = 0, head = 0;
+    DG_DEVICE float of(int b, int h) const { return at ? at[b * batch + h * head] : 1.0f; }
+};
+
 // The run-time arguments, and what follows from them.
 struct Problem {
     Options options;
-    TYPE* o;
+    RESULT* o;
     u32* drawn;  // how many tiles blocks have drawn: zero before and after every run
     i64 o_row, o_head, o_batch;
     int heads, all_heads, per_group, rows, keys, together, window;
     int row_tiles, tiles, shift;  // shift: of a row's own place among keys
     float scale, cap;             // to binary exponents; with a cap, what its hyperbolic tangent takes comes first
+    Scales of_q, of_k, of_v;
 
-    DG_DEVICE Problem(TYPE* o, u32* drawn, i64 o_row, i64 o_head, i64 o_batch, int batch, int heads, int per_group,
+    DG_DEVICE Problem(RESULT* o, u32* drawn, i64 o_row, i64 o_head, i64 o_batch, int batch, int heads, int per_group,
                       int rows, int keys, int together, int window, float scale, float cap, const Options& options)
         : options(options), o(o), drawn(drawn), o_row(o_row), o_head(o_head), o_batch(o_batch), heads(heads), all_heads(batch * heads),
           per_group(per_group), rows(rows), keys(keys), together(together), window(window) {
@@ -58,6 +69,16 @@ struct Problem {
 #else
     DG_DEVICE const Problem& of_batch(int) const { return *this; }
 #endif
+    // With a head's own scale of scores.
+    DG_DEVICE Problem of_head(int batch, int head) const {
+        Problem own = of_batch(batch);
+        const float by = of_q.of(batch, head) * of_k.of(batch, head / per_group);
+        if (SOFTCAP)
+            own.cap *= by;
+        else
+            own.scale *= by;
+        return own;
+    }
     // The keys that a row sees: from `low` to before `high`.
     DG_DEVICE int low(int row) const { return WINDOW ? max(0, row + shift - window + 1) : 0; }
     DG_DEVICE int high(int row) const {
@@ -88,7 +109,7 @@ struct Rows {
     int row, column, top;
     float most[2], total[2];
     float slope, by;     // as scores are before they are scaled; what that takes
-    const TYPE* bias;    // of the head
+    const RESULT* bias;  // of the head
 
     DG_DEVICE Rows(const Problem& p, const Piece& w, int top) : top(top) {
         int lane = threadIdx.x % 32;
@@ -153,7 +174,7 @@ struct Rows {
             if (grows) most[r] = largest;
             any |= grows;
             scales[r] = grows ? exponential((before - largest) * p.scale) : 1.0f;
-            float base = most[r] == -infinity() ? 0 : most[r] * p.scale, sum[2] = {};
+            float base = most[r] == -infinity() ? 0 : most[r] * p.scale - OFFSET, sum[2] = {};
 #pragma unroll
             for (int i = 0; i < BN / 4; ++i) {
                 float& score = scores[i / 2 * 4 + r * 2 + i % 2];
@@ -186,7 +207,7 @@ struct Rows {
             float by = all > LEAST ? reciprocal(all) : 0;
             if (SINKS || LSE) {
                 // Binary logarithms: of what all weights are a share of.
-                float base = all > LEAST ? most[r] * p.scale : 0, whole = all > LEAST ? base + logarithm(all) : -infinity();
+                float base = all > LEAST ? most[r] * p.scale - OFFSET : 0, whole = all > LEAST ? base + logarithm(all) : -infinity();
                 if (SINKS) {
                     float sink = p.options.sinks[w.head] * LOG2_E, top = fmaxf(whole, sink);
                     if (top > -infinity()) whole = top + logarithm(exponential(whole - top) + exponential(sink - top));
@@ -195,14 +216,15 @@ struct Rows {
                 if (LSE && lane == 0 && row + 8 * r < p.rows)
                     p.options.lse[((i64)w.batch * p.heads + w.head) * p.rows + row + 8 * r] = whole / LOG2_E;
             }
-            TYPE* to = p.o + w.batch * p.o_batch + w.head * p.o_head + (row + 8 * r) * p.o_row;
+            if (EIGHT) by *= p.of_v.of(w.batch, w.head / p.per_group);
+            RESULT* to = p.o + w.batch * p.o_batch + w.head * p.o_head + (row + 8 * r) * p.o_row;
 #pragma unroll
             for (int i = 0; i < DV / 8; i += 4) {
                 u32 v[4];
 #pragma unroll
                 for (int c = 0; c < 4; ++c) {
                     int from = min(i + c, DV / 8 - 1) * 4 + r * 2;
-                    v[c] = Pair<TYPE>(sums[from] * by, sums[from + 1] * by).bits;
+                    v[c] = Pair<RESULT>(sums[from] * by, sums[from + 1] * by).bits;
                 }
 #pragma unroll
                 for (int bit = 1; bit < 4; bit *= 2)

@@ -46,6 +46,7 @@ _RESERVED, _ODD = 32, 16  # registers for addresses and counters; and for window
 _OPERANDS = 26  # registers beside the sums of an instruction
 _TILES = (32, 48, 64, 80, 96, 112, 128)  # rows
 _ALIGN = 1024
+_NARROW, _SHORT = 64, 512
 _OVERLAPS = {"none": 0, "scores": 1, "all": 2}
 
 
@@ -111,22 +112,31 @@ class Sm90Backward:
         return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        """Two warpgroups first, or one where rows are few; three stages, as much beside exponentials as fits, and the
-        widest tiles that leave room for these."""
+        """Two warpgroups first, or one where rows are few or would leave multiprocessors without a block; three stages,
+        as much beside exponentials as fits, and the widest tiles that leave room for these."""
+        backward, gpu = served(operator, target, AttentionBackward, Cuda)
         space = self.space(operator, target)
-        keys, queries = (list(enumerate(_choices(side))) for side in _SIDES)
+        keys, queries = (list(enumerate(_choices(side, _alone(backward, gpu, side)))) for side in _SIDES)
         for (_, own), (_, other) in sorted(product(keys, queries), key=lambda pair: pair[0][0] + pair[1][0]):
             config = {**own, **other}
             if not space.explain(config):
                 yield config
 
 
-def _choices(side: str) -> Iterator[dict[str, Any]]:
+def _alone(backward: AttentionBackward, gpu: Cuda, side: str) -> bool:
+    """Whether one warpgroup a block is tried first: two such blocks hide each other's beginnings and ends. Measured for
+    narrow heads only."""
+    rows, heads = (backward.keys, backward.kv_heads) if side == "KEYS" else (backward.queries, backward.heads)
+    blocks = backward.batch * heads * -(-rows // (2 * ROWS))
+    return backward.width <= _NARROW and (rows <= _SHORT or blocks < gpu.multiprocessors)
+
+
+def _choices(side: str, alone: bool) -> Iterator[dict[str, Any]]:
     tiles = {
         "KEYS": ((64, "all"), (48, "all"), (64, "scores"), (32, "all"), (32, "scores")),
         "QUERIES": ((128, "all"), (64, "all"), (128, "scores"), (96, "all"), (48, "all"), (32, "all")),
     }
-    for consumers, stages, (wide, overlap) in product((2, 1), (3, 2), tiles[side]):
+    for consumers, stages, (wide, overlap) in product((1, 2) if alone else (2, 1), (3, 2), tiles[side]):
         named = {"CONSUMERS": consumers, "WIDE": wide, "STAGES": stages, "OVERLAP": overlap}
         yield {f"{side}_{name}": value for name, value in named.items()}
 
