@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.search import DEFAULT as DEFAULT_STRATEGY, make as make_strategy, settle as settle_options
     from deepgen.tuning.search.recorded import read as read_recorded
     from deepgen.vocabulary import JsonObject
+    from deepgen.vocabulary.codec import Serializable
     from deepgen.vocabulary.dtypes import our_name
 
 # The same at run time: module -> names; `name=other` is exported as `other`. Imported on first use: an operator does
@@ -188,6 +189,7 @@ _NAMES = {
         "Artifact BadInput DeepgenError DescriptorArg Json JsonObject Kernel LaunchPlan Measurement Missing ScalarArg "
         "Source Step TensorArg Trial Verdict WorkspaceArg completed digest dtype"
     ),
+    "deepgen.vocabulary.codec": "Serializable",
     "deepgen.vocabulary.dtypes": "narrow our_name widen",
     "deepgen.vocabulary.errors": "install_extra",
     "deepgen.vocabulary.folders": "Scratch sweep user_folder",
@@ -216,24 +218,22 @@ __all__ = [  # noqa: RUF022
     "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
     "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
     "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "PackedAhead", "Param", "Past", "Plan", "Policy", "Progress", "Rank", "Read",
-    "Recipe",
-    "Request", "Requirement", "Rule", "Rules", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg",
-    "ScalarArgument", "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space",
-    "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument",
-    "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WAYS", "Word",
-    "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
-    "bytes_text", "checked_description", "clock",
-    "compare", "completed", "console", "const", "counted", "cut", "declared_parameters", "default_cache_folder",
-    "digest", "divided", "divides", "dtype", "explain", "file_mark", "foreign", "formats", "generator_by_name",
-    "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref", "labelled", "launch", "least_seconds",
-    "least_work", "live", "load", "lock", "make_artifact", "make_strategy", "maximum", "member_of",
-    "metadata_files", "names_in", "narrow", "note", "open_runner", "options", "our_name", "own_plugins", "parse",
-    "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text",
-    "read_json", "read_recorded", "read_source", "read_toml", "reads", "scalar", "search", "seconds_text", "settings",
-    "settle_options", "shared_headers", "shown", "steps", "stop_on_signals", "strange_flag", "sweep", "table",
-    "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust",
-    "tune", "tune_request", "user_folder", "value_from_json", "value_to_json",
-    "values_of", "walk", "where", "widen", "write_results",
+    "Recipe", "Request", "Requirement", "Rule", "Rules", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg",
+    "ScalarArgument", "Scheduled", "Scratch", "Select", "Serializable", "Setting", "Settings", "Signature", "Size",
+    "Source", "Space", "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg",
+    "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict",
+    "WAYS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
+    "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const", "counted", "cut",
+    "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype", "explain", "file_mark",
+    "foreign", "formats", "generator_by_name", "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref",
+    "labelled", "launch", "least_seconds", "least_work", "live", "load", "lock", "make_artifact", "make_strategy",
+    "maximum", "member_of", "metadata_files", "names_in", "narrow", "note", "open_runner", "options", "our_name",
+    "own_plugins", "parse", "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json",
+    "print_table", "rate_text", "read_json", "read_recorded", "read_source", "read_toml", "reads", "scalar", "search",
+    "seconds_text", "settings", "settle_options", "shared_headers", "shown", "steps", "stop_on_signals", "strange_flag",
+    "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust", "tune",
+    "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of", "walk", "where", "widen",
+    "write_results",
 ]
 # fmt: on
 # isort: on

@@ -13,7 +13,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from deepgen.extend import (
     Json,
     JsonObject,
     Runs,
+    Serializable,
     digest,
     file_mark,
     foreign,
@@ -42,20 +43,13 @@ ENDED = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True)
-class Definition:
+class Definition(Serializable):
     """Everything that a driver needs, except passwords."""
 
     cluster: Cluster
     options: Mapping[str, Any] = field(default_factory=dict)  # for every study; options of the groups take precedence
     head: str | None = None
     keep_up: bool = False
-
-    def to_json(self) -> JsonObject:
-        return {**vars(self), "cluster": self.cluster.to_json(), "options": dict(self.options)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Definition:
-        return Definition(**{**data, "cluster": Cluster.from_json(data["cluster"])})
 
 
 @dataclass(frozen=True)
@@ -83,26 +77,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class RunProgress:
+class RunProgress(Serializable):
     """The progress of a cluster run."""
 
     state: str = "starting"  # then running, and one of ENDED
     note: str = ""
     groups: Mapping[str, GroupProgress] = field(default_factory=dict)
     results: tuple[Row, ...] = ()
-
-    def to_json(self) -> JsonObject:
-        groups = {name: asdict(group) for name, group in self.groups.items()}
-        return {**vars(self), "groups": groups, "results": [asdict(row) for row in self.results]}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RunProgress:
-        return RunProgress(
-            data["state"],
-            data["note"],
-            {name: GroupProgress(**group) for name, group in data["groups"].items()},
-            tuple(Row(**{**row, "files": tuple(row["files"])}) for row in data["results"]),
-        )
 
 
 class RunFolder:

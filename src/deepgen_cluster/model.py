@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from deepgen.extend import JsonObject
+from deepgen.extend import JsonObject, Serializable
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GroupTask:
 
 
 @dataclass(frozen=True)
-class WorkGroup:
+class WorkGroup(Serializable):
     """A host that builds, a host that measures, and their tasks in order."""
 
     name: str
@@ -57,21 +57,6 @@ class WorkGroup:
     @property
     def places(self) -> tuple[Host, ...]:
         return (self.builder,) if self.builder == self.tester else (self.builder, self.tester)
-
-    def to_json(self) -> JsonObject:
-        return {**asdict(self), "tuning": dict(self.tuning)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> WorkGroup:
-        return WorkGroup(
-            **{
-                **data,
-                "builder": Host(**data["builder"]),
-                "tester": Host(**data["tester"]),
-                "tasks": tuple(GroupTask(**task) for task in data["tasks"]),
-                "devices": tuple(data["devices"]),
-            }
-        )
 
 
 class Secret:

@@ -26,6 +26,7 @@ from deepgen.operators.signature import (
     stride_scalars,
 )
 from deepgen.operators.words import Word, words_of
+from deepgen.vocabulary.codec import Serializable
 from deepgen.vocabulary.dtypes import DType, dtype, widen
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
@@ -40,7 +41,7 @@ REFERENCE_ROWS = 16  # number of rows from which elements are drawn, if an eleme
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Serializable):
     """The least work: operations by the dtype of their arithmetic, and bytes across the memory bus."""
 
     operations: Mapping[str, int]  # dtype of the arithmetic -> operations, a multiply-add counts as two
@@ -54,13 +55,6 @@ class Work:
     @property
     def bytes(self) -> int:
         return self.read + self.written
-
-    def to_json(self) -> JsonObject:
-        return {"operations": dict(self.operations), "read": self.read, "written": self.written}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Work:
-        return Work(dict(data["operations"]), data["read"], data["written"])
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import site
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from deepgen.vocabulary import foreign
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 from deepgen.vocabulary.json import JsonObject
 
@@ -28,25 +29,16 @@ _LOADING: list[Path] = []
 
 
 @dataclass(frozen=True)
-class CodeRef:
+class CodeRef(Serializable):
     """A reference. `ref` is a name, `package.module:Class`, or `file.py:Class`; `sha256` is the source file's."""
 
     by: str
     ref: str
-    sha256: str | None = None
+    sha256: str | None = field(default=None, metadata=coded(omit=True))
 
-    def to_json(self) -> JsonObject:
-        return {"by": self.by, "ref": self.ref, **({} if self.sha256 is None else {"sha256": self.sha256})}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> CodeRef:
-        try:
-            ref = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"{data!r} does not tell where the code is", allowed="by, ref and sha256") from error
-        if ref.by not in (NAME, MODULE, FILE):
-            raise BadInput(f"code is found by {ref.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
-        return ref
+    def __post_init__(self) -> None:
+        if self.by not in (NAME, MODULE, FILE):
+            raise BadInput(f"code is found by {self.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
 
     @property
     def attribute(self) -> str:

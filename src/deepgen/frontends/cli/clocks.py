@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.codec import Serializable
 
 _NVIDIA_FIELDS = ("index", "name", "compute_cap", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm")
 _AMD_VENDOR = "0x1002"
 
 
 @dataclass(frozen=True)
-class Clocks:
+class Clocks(Serializable):
     """The clocks of one device. `state` is free-running, held or unknown; `why` says how this was determined."""
 
     device: str
@@ -22,9 +22,6 @@ class Clocks:
     why: str
     lock: tuple[str, ...]  # commands for the user to run
     undo: tuple[str, ...]
-
-    def to_json(self) -> JsonObject:
-        return {**asdict(self), "lock": list(self.lock), "undo": list(self.undo)}
 
 
 @dataclass(frozen=True)

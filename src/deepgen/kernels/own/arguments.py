@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deepgen.operators.filling import drawn
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Param, Size, Tensor
-from deepgen.vocabulary import BadInput, DType, JsonObject
+from deepgen.vocabulary import BadInput, DType
 from deepgen.vocabulary import dtype as dtype_of
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.dtypes import narrow
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -24,60 +25,64 @@ _MOST_ALIGN = 256  # the alignment that allocators of device memory provide
 CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 
 
+def _fill_to_json(fill: Any) -> Any:
+    """Arrays and functions are identified by their digest only."""
+    if fill is None or isinstance(fill, str):
+        return fill
+    if isinstance(fill, tuple):
+        return list(fill)
+    if isinstance(fill, np.ndarray):
+        return {"array": hashlib.sha256(np.ascontiguousarray(fill).tobytes()).hexdigest()[:16]}
+    return {"function": getattr(fill, "__qualname__", type(fill).__name__)}
+
+
+def _fill_from_json(fill: Any) -> Any:
+    return tuple(fill) if isinstance(fill, list) else fill
+
+
 @dataclass(frozen=True)
-class TensorArgument:
+class TensorArgument(Serializable):
     """A buffer. With a `symbol` it is not passed but copied to that global variable before each run."""
+
+    json_kind: ClassVar[str] = "tensor"
 
     name: str
     role: str
     shape: tuple[Size, ...]
     dtype: str
-    fill: Any = None
-    checked: bool = True  # False: the content that the kernel writes there is ignored
-    symbol: str | None = None
-    align: int = 0  # bytes that its address is a multiple of; 0: the size of an element
-
-    def to_json(self) -> JsonObject:
-        data: JsonObject = {"kind": "tensor", "name": self.name, "role": self.role, "dtype": self.dtype}
-        data["shape"] = list(self.shape)
-        data["fill"] = _fill_to_json(self.fill)
-        if not self.checked:
-            data["checked"] = False
-        if self.symbol is not None:
-            data["symbol"] = self.symbol
-        if self.align:
-            data["align"] = self.align
-        return data
+    fill: Any = field(default=None, metadata=coded(write=_fill_to_json, read=_fill_from_json))
+    checked: bool = field(default=True, metadata=coded(omit=True))  # False: what the kernel writes there is ignored
+    symbol: str | None = field(default=None, metadata=coded(omit=True))
+    # Bytes that its address is a multiple of; 0: the size of an element.
+    align: int = field(default=0, metadata=coded(omit=True))
 
 
 @dataclass(frozen=True)
-class ScalarArgument:
+class ScalarArgument(Serializable):
     """A number passed by value.
 
     `value`: None if its name is a size; otherwise an expression over sizes and strides, or a number. A number is the
     default of a keyword of the call.
     """
 
+    json_kind: ClassVar[str] = "scalar"
+
     name: str
     ctype: str
     value: int | float | str | None = None
-    range: tuple[float, float] | None = None  # the values with which kernels are tested
-
-    def to_json(self) -> JsonObject:
-        within: JsonObject = {} if self.range is None else {"range": [*self.range]}
-        return {"kind": "scalar", "name": self.name, "ctype": self.ctype, "value": self.value, **within}
+    # The values with which kernels are tested.
+    range: tuple[float, float] | None = field(default=None, metadata=coded(omit=True))
 
 
 @dataclass(frozen=True)
-class ScratchArgument:
+class ScratchArgument(Serializable):
     """Memory for the kernel's own use; its size is a number or an expression over sizes and knobs."""
+
+    json_kind: ClassVar[str] = "scratch"
 
     name: str
     bytes: Size
     zeroed: bool = False
-
-    def to_json(self) -> JsonObject:
-        return {"kind": "scratch", "name": self.name, "bytes": self.bytes, "zeroed": self.zeroed}
 
 
 Argument: TypeAlias = "TensorArgument | ScalarArgument | ScratchArgument"
@@ -177,30 +182,6 @@ def _tensor(
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.isidentifier():
         raise BadInput(f"an argument is named {name!r}", allowed="a name such as a or weights")
-
-
-def from_json(data: Mapping[str, Any]) -> Argument:
-    """The argument that `to_json` wrote. Arrays and functions are identified by their digest only."""
-    fields = dict(data)
-    kind = fields.pop("kind")
-    if kind == "scalar":
-        fields["range"] = tuple(fields["range"]) if fields.get("range") else None
-        return ScalarArgument(**fields)
-    if kind == "scratch":
-        return ScratchArgument(**fields)
-    fields["shape"] = tuple(fields["shape"])
-    fields["fill"] = tuple(fields["fill"]) if isinstance(fields["fill"], list) else fields["fill"]
-    return TensorArgument(**fields)
-
-
-def _fill_to_json(fill: Any) -> Any:
-    if fill is None or isinstance(fill, str):
-        return fill
-    if isinstance(fill, tuple):
-        return list(fill)
-    if isinstance(fill, np.ndarray):
-        return {"array": hashlib.sha256(np.ascontiguousarray(fill).tobytes()).hexdigest()[:16]}
-    return {"function": getattr(fill, "__qualname__", type(fill).__name__)}
 
 
 KINDS = {

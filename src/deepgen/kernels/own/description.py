@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from deepgen.kernels.own import arguments as args
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
 from deepgen.space import parse
 from deepgen.space.parse import parse_values
-from deepgen.vocabulary import BadInput, JsonObject, Source
+from deepgen.vocabulary import BadInput, Source
+from deepgen.vocabulary.codec import Serializable, coded
 
 # A function, expected arrays, another kernel, or None: the first config's results.
 Reference: TypeAlias = Any
@@ -20,7 +20,7 @@ FORMAT = "deepgen-kernel 1"
 
 
 @dataclass(frozen=True)
-class OwnLaunch:
+class OwnLaunch(Serializable):
     """One launch: sizes are numbers or expressions over sizes and knobs; `arguments` are names, None for all."""
 
     entry: str
@@ -30,14 +30,6 @@ class OwnLaunch:
     cluster: tuple[int, ...] = (1, 1, 1)
     arguments: tuple[str, ...] | None = None
     prepare: bool = False  # runs once: its results are kept, and its inputs are assumed to be constant
-
-    def to_json(self) -> JsonObject:
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> OwnLaunch:
-        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-        return OwnLaunch(**fields)
 
     def expressions(self) -> tuple[Size, ...]:
         return *self.grid, *self.block, self.shared
@@ -66,8 +58,16 @@ def _three(sizes: Sequence[Size] | Size) -> tuple[Size, ...]:
     return *three, *(1,) * (3 - len(three))
 
 
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _knobs(data: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(map(_value, values)) for name, values in data.items()}
+
+
 @dataclass(frozen=True)
-class Description:
+class Description(Serializable):
     """The description of a kernel in a study: enough to emit it again in another process."""
 
     name: str
@@ -75,7 +75,7 @@ class Description:
     sources: tuple[Source, ...]
     arguments: tuple[Argument, ...]
     sizes: Mapping[str, int]
-    knobs: Mapping[str, tuple[Any, ...]]
+    knobs: Mapping[str, tuple[Any, ...]] = field(metadata=coded(read=_knobs))
     launches: tuple[OwnLaunch, ...]
     requires: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -83,9 +83,23 @@ class Description:
     default: Mapping[str, Any] | None = None
     flops: Mapping[str, Size] = field(default_factory=dict)  # arithmetic -> operations
     bytes: Size | None = None
-    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
-    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> fills of some inputs
+    tolerance: Mapping[str, Tolerance] = field(
+        default_factory=dict,
+        metadata=coded(
+            write=lambda own: {name: [t.absolute, t.relative] for name, t in own.items()},
+            read=lambda pairs: {name: Tolerance(*pair) for name, pair in pairs.items()},
+        ),
+    )
+    # Name -> fills of some inputs, of which JSON has the names.
+    probes: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict, metadata=coded(write=sorted, read=lambda names: {name: {} for name in names})
+    )
     options: Mapping[str, Any] = field(default_factory=dict)  # of the language: additional needs of its toolchain
+    format: str = field(default=FORMAT, metadata=coded(first=True))
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise BadInput(f"a kernel's description has the format {self.format!r}", allowed=FORMAT)
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:
@@ -99,56 +113,6 @@ class Description:
     @property
     def file(self) -> str:
         return self.sources[0].name
-
-    def to_json(self) -> JsonObject:
-        tolerance = {name: [t.absolute, t.relative] for name, t in self.tolerance.items()}
-        return {
-            "format": FORMAT,
-            "name": self.name,
-            "language": self.language,
-            "sources": [{"name": s.name, "text": s.text} for s in self.sources],
-            "arguments": [a.to_json() for a in self.arguments],
-            "sizes": dict(self.sizes),
-            "knobs": {name: list(values) for name, values in self.knobs.items()},
-            "launches": [one.to_json() for one in self.launches],
-            "requires": list(self.requires),
-            "flags": list(self.flags),
-            "defines": dict(self.defines),
-            "default": None if self.default is None else dict(self.default),
-            "flops": dict(self.flops),
-            "bytes": self.bytes,
-            "tolerance": tolerance,  # type: ignore[dict-item]
-            "probes": [*sorted(self.probes)],
-            "options": dict(self.options),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Description:
-        """The description that a study kept. Raises KeyError, TypeError or ValueError if the data is something else."""
-        if data["format"] != FORMAT:
-            raise BadInput(f"a kernel's description has the format {data['format']!r}", allowed=FORMAT)
-        return Description(
-            name=str(data["name"]),
-            language=str(data["language"]),
-            sources=tuple(Source(s["name"], s["text"]) for s in data["sources"]),
-            arguments=tuple(args.from_json(a) for a in data["arguments"]),
-            sizes=dict(data["sizes"]),
-            knobs={name: tuple(map(_value, values)) for name, values in data["knobs"].items()},
-            launches=tuple(OwnLaunch.from_json(one) for one in data["launches"]),
-            requires=tuple(data["requires"]),
-            flags=tuple(data["flags"]),
-            defines=dict(data["defines"]),
-            default=data["default"],
-            flops=dict(data["flops"]),
-            bytes=data["bytes"],
-            tolerance={name: Tolerance(*pair) for name, pair in data["tolerance"].items()},
-            probes={name: {} for name in data["probes"]},
-            options=dict(data["options"]),
-        )
-
-
-def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def checked(description: Description) -> Description:
