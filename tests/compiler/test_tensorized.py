@@ -73,6 +73,11 @@ ROWS = {  # a filter's height is 1; channels are not a whole group, so they are 
     "conv by rows": conv("i8", "nhwc", CI=33, CO=9, k=(1, 3), pad=(0, 1)),
     "conv by columns": conv("i8", "nhwc", CI=35, CO=18, k=(3, 1), pad=(1, 0)),
 }
+ODD = {  # images whose widths no number of rows divides, so they are read padded
+    "conv of odd images": conv("bf16", "nhwc", N=1, H=5, W=19, pad=0),
+    "conv of odd images, channels first": conv("bf16", "nchw", N=1, H=7, W=23, CI=70),
+    "pixels of odd images": conv("bf16", "nchw", N=1, H=4, W=41, CI=18, k=1, pad=0, stride=2),
+}
 FLOATS = {
     "gemm in bf16": gemm("bf16", 24, 40, 64),
     "gemm in bf16 with edges everywhere": gemm("bf16", 20, 37, 61, "nt"),
@@ -126,7 +131,7 @@ def check(found: list[Case], folder: Path, *flags: str) -> None:
     ("cpu", "instruction", "operators"),
     [
         (AMX, "amx_i8", WHOLE),
-        (AMX, "amx_bf16", FLOATS),
+        (AMX, "amx_bf16", {**FLOATS, **ODD}),
         (VNNI, "x86_dpbssd_512", some("gemm of few", "conv with a stride")),
         (VNNI, "x86_dpbssd_512", {**FEW, **ROWS}),
         (OLDER, "x86_dpbssd_256", some("gemm with both turned")),

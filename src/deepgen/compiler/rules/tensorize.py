@@ -6,6 +6,7 @@ zeros.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.dots import Dot
@@ -92,7 +93,10 @@ def prepared(expression: Expression, dot: Instruction) -> Expression | None:
     names: set[str] = set()
     for stage in expression.stages:
         axis = _group_axis(stage, dot)
-        stages.append(stage if axis is None else rounded(stage, axis, dot.whole))
+        whole = stage if axis is None else rounded(stage, axis, dot.whole)
+        if axis is not None and isinstance(dot, TileProduct):
+            whole = _with_whole_tiles(expression, whole, dot)
+        stages.append(whole)
         names |= set() if axis is None else {stage.name}
     return with_padding(replace(expression, stages=tuple(stages)), names) if names else None
 
@@ -122,20 +126,26 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
     if axis is None or axis.extent % dot.whole:
         return None
     extents = {one.name: one.extent for one in sums.axes}
-    narrow = not isinstance(dot, TileProduct)
+    for lanes, rows, left, right in _lanes_and_rows(sums, dot):
+        if not isinstance(left, Read) or not isinstance(right, Read):
+            continue
+        if isinstance(dot, TileProduct) and not row_counts(extents.get(rows or "", 1)):
+            continue
+        by = Grouped(dot, axis.name)
+        return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), dot.lanes, by)
+    return None
+
+
+def _lanes_and_rows(sums: Stage, dot: Instruction) -> Iterator[tuple[Axis, str | None, Value, Value]]:
+    """The axes along which an instruction could have its lanes and its rows, and its operands."""
+    tiles = isinstance(dot, TileProduct)
     last_first = sums.axes[::-1]
     for lanes in sorted(last_first, key=lambda one: one.extent < dot.lanes):
         for left, right in _factors(sums, dot):
-            if not isinstance(left, Read) or not isinstance(right, Read):
-                continue
-            fits = lanes.extent * (2 if narrow else 1) >= dot.lanes and not facts.depends(left, lanes.name)
-            if fits and packable(sums, right, lanes.name):
-                rows = reused_along(sums, lanes.name, [right], nearest=isinstance(dot, TileProduct))
-                if isinstance(dot, TileProduct) and not row_counts(extents.get(rows or "", 1)):
-                    continue
-                by = Grouped(dot, axis.name)
-                return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), dot.lanes, by)
-    return None
+            read = _read(right)
+            fits = lanes.extent * (1 if tiles else 2) >= dot.lanes and not facts.depends(_read(left), lanes.name)
+            if fits and packable(sums, read, lanes.name):
+                yield lanes, reused_along(sums, lanes.name, [read], nearest=tiles), left, right
 
 
 def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
@@ -176,8 +186,11 @@ def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
 
 
 def _worth_it(extent: int, dot: Instruction) -> bool:
-    """Whether only few of the products are with zeros that pad the last step."""
+    """Whether few enough of the products are with zeros that pad the last step: for tiles nearly half of them, as these
+    are many times as fast as the next best instruction."""
     whole = -(-extent // dot.whole) * dot.whole
+    if isinstance(dot, TileProduct):
+        return whole * 5 <= extent * 9
     return whole - extent < dot.depth or whole * 4 <= extent * 5
 
 
@@ -199,7 +212,34 @@ def rounded(stage: Stage, axis: Axis, step: int) -> Stage:
     return replace(stage, value=replace(stage.value, left=left, right=right), reduced=reduced)
 
 
-def _guarded(side: Value, inside: Value) -> Value:
+def _with_whole_tiles(expression: Expression, stage: Stage, dot: TileProduct) -> Stage:
+    """Sums with a few rows more, of zeros, where that makes for better tiles: 72 for images 71 pixels wide."""
+    extents = {axis.name: axis.extent for axis in stage.axes}
+    choices = {rows: extents[rows] for _, rows, *_ in _lanes_and_rows(stage, dot) if rows is not None}
+    if not choices:
+        return stage
+    rows, extent = max(choices.items(), key=lambda choice: choice[1])
+    exact = [tile_cycles(one, tall) / one for one in choices.values() for tall in row_counts(one)]
+    least, tall = min((tile_cycles(extent, tall), tall) for tall in range(_USUAL_ROWS, MOST_ROWS + 1))
+    if extent <= MOST_ROWS or any(cycles <= _WORTH_A_COPY * least / extent for cycles in exact):
+        return stage
+    assert isinstance(stage.value, Binary)
+    left, right = (_inside(expression, side, rows) for side in (stage.value.left, stage.value.right))
+    axes = tuple(replace(one, extent=-(-extent // tall) * tall) if one.name == rows else one for one in stage.axes)
+    return replace(stage, value=replace(stage.value, left=left, right=right), axes=axes)
+
+
+def _inside(expression: Expression, side: Value, axis: str) -> Value:
+    """An operand that is zero where this axis leads beyond its tensor."""
+    assert isinstance(side, Cast)
+    read = _read(side.value)
+    for index, size in zip(read.indices, expression.shape_of(read.tensor), strict=True):
+        if axis in index.iterators:
+            side = _guarded(side, Compare("lt", Place(index), Const(size, "i64")))
+    return side
+
+
+def _guarded(side: Value, inside: Value) -> Cast:
     assert isinstance(side, Cast)
     select = guard(side)
     if select is not None:
@@ -208,7 +248,9 @@ def _guarded(side: Value, inside: Value) -> Value:
     return replace(side, value=Select(inside, side.value, zero))
 
 
-_FEWEST_ROWS = 4  # with fewer, plain vectors are as fast
+_FEWEST_ROWS, _USUAL_ROWS = 4, 8  # of a tile; with fewer than four, plain vectors are as fast
+_LOADED = 8  # cycles for tiles of the second operand, where a row takes one
+_WORTH_A_COPY = 1.2  # times the cycles
 _DOWN, _ACROSS = (1, 2, 3, 4, 5), (1, 2, 3)  # tiles per block
 
 
@@ -218,14 +260,21 @@ def row_counts(extent: int) -> list[int]:
     return counts[-2:]
 
 
+def tile_cycles(extent: int, tall: int) -> int:
+    """The cycles of a column of tiles. Two share the tiles of the second operand if their number is even."""
+    count = -(-extent // tall)
+    return count * tall + count // (2 - count % 2) * _LOADED
+
+
 def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
     assert vectors.by is not None and isinstance(vectors.by.dot, TileProduct) and vectors.reused_along is not None
     by, along, rows = vectors.by.dot, vectors.axis, vectors.reused_along
     to, extents = places_in(consumer, sums), {axis.name: axis.extent for axis in sums.axes}
     counts, columns = row_counts(extents[rows]), extents[along] // by.lanes
-    usual_down = 2 if extents[rows] // counts[-1] % 2 == 0 else 1
+    usual_high = min(counts, key=lambda tall: tile_cycles(extents[rows], tall))
+    usual_down = 2 if extents[rows] // usual_high % 2 == 0 else 1
     usual_across = 2 if columns > 1 else 1
-    high = draft.knob(draft.free_name(sums.name, f"{rows}_3"), counts, counts[-1])
+    high = draft.knob(draft.free_name(sums.name, f"{rows}_3"), counts, usual_high)
     down = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(_DOWN, extents[rows]), usual_down)
     across = draft.knob(draft.free_name(sums.name, f"{along}_2"), up_to(_ACROSS, columns), usual_across)
     held = plus([times([down, across]), across, DOUBLE_BUFFER])
@@ -234,7 +283,7 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     tall = times([down, high])
     draft.require(times([covered(extents[rows], tall), tall]) == extents[rows], f"tiles divide {rows}")
 
-    usual = {to[along]: usual_across * by.lanes, to[rows]: usual_down * counts[-1]}
+    usual = {to[along]: usual_across * by.lanes, to[rows]: usual_down * usual_high}
     sizes = block_sizes(draft, sums, consumer, vectors, usual, own=None)
     registers: dict[str, tuple[Extent, ...]] = {to[rows]: (down, high), to[along]: (across, by.lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True, whole=True)
