@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from deepgen.extend import BadInput, Kind, Target
 
@@ -62,10 +62,6 @@ class Vta(Target):
 
     def describe(self) -> str:
         return f"{self.name}: simulated, {self.rows}x{self.block}x{self.block} i8, {self.mhz} MHz"
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Vta:
-        return Vta(**data)
 
 
 BOARDS: Mapping[str, Vta] = {"pynq": Vta("vta:pynq")}

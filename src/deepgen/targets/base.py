@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
+from deepgen.vocabulary.codec import Serializable
 from deepgen.vocabulary.json import JsonObject, digest
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Serializable):
     """The device that a kernel runs on. Each kind of target adds its own facts as fields.
 
     Code outside `targets` and the generators queries a target's capabilities, never its kind.
@@ -105,9 +106,6 @@ class Target:
     def describe(self) -> str:
         """One short line for people."""
         return self.name
-
-    def to_json(self) -> JsonObject:
-        return asdict(self)
 
     def build_facts(self) -> JsonObject:
         """The facts that a binary depends on, because the compiler uses them."""

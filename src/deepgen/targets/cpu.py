@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from deepgen.targets.base import Target
 from deepgen.vocabulary.errors import BadInput
@@ -84,10 +84,6 @@ class Cpu(Target):
 
     def describe(self) -> str:
         return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
-
-    @classmethod
-    def from_json(cls: type[Processor], data: Mapping[str, Any]) -> Processor:
-        return cls(**{**data, "isa": tuple(data["isa"])})
 
 
 def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> Processor:

@@ -88,11 +88,6 @@ class Gpu(Target):
     def describe(self) -> str:
         return f"{self.name}: {self.model} ({self.arch}), {self.multiprocessors} multiprocessors"
 
-    @classmethod
-    def from_json(cls: type[G], data: Mapping[str, Any]) -> G:
-        rates = {key: tuple((str(d), float(r)) for d, r in data[key]) for key in ("peaks", "vector_peaks")}
-        return cls(**{**data, **rates, "features": tuple(data["features"])})
-
 
 def by_name(cls: type[G], kind: str, word: str, arches: Mapping[str, Arch], cards: Mapping[str, Card]) -> G:
     """The target `kind:word`, where the word is a card, or an architecture, which stands for its first card."""

@@ -50,10 +50,6 @@ class Sim(Target):
     def describe(self) -> str:
         return f"{self.name}: simulated, {self.noise:.0%} noise, {self.faults:.0%} faults"
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Sim:
-        return Sim(**data)
-
 
 def parse_sim(options: str) -> Sim:
     """The simulated device described by the part of its name after the colon."""

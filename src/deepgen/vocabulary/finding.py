@@ -21,7 +21,6 @@ from typing import Any
 from deepgen.vocabulary import foreign
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.errors import BadInput, DeepgenError
-from deepgen.vocabulary.json import JsonObject
 
 NAME, MODULE, FILE = "name", "module", "file"
 FOLDER = "code"  # folder in a study
@@ -46,19 +45,11 @@ class CodeRef(Serializable):
 
 
 @dataclass(frozen=True)
-class CodeSource:
-    """A reference, with the file that it refers to if there is one."""
+class CodeSource(Serializable):
+    """A reference, with the file that it refers to if there is one. Its JSON is for processes on this machine."""
 
     ref: CodeRef
-    file: Path | None = None
-
-    def to_json(self) -> JsonObject:
-        """JSON for another process on this machine."""
-        return {"ref": self.ref.to_json(), "file": None if self.file is None else str(self.file.absolute())}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> CodeSource:
-        return CodeSource(CodeRef.from_json(data["ref"]), None if data["file"] is None else Path(data["file"]))
+    file: Path | None = field(default=None, metadata=coded(write=lambda path: path and str(path.absolute())))
 
     def load(self) -> Any:
         """The referenced object, loaded from its original place."""

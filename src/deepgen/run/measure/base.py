@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
 from deepgen.run.counters.base import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measurement, completed
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
@@ -33,13 +34,12 @@ STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads
 AFRESH = "afresh"  # the loaded kernel in a separate process, on plain arrays
 WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS, AFRESH)
 CALM_SECONDS, RACE_SECONDS, CALLS_SECONDS = 20.0, 30.0, 0.4  # default limits of finals
-_OTHERS = ("also", "neighbours", "multiples", "variants")  # operators of a task besides its own
 _OF_FINALS = ("calm_seconds", "race_seconds", "calls_seconds")
 PEAK_MARGIN = 1.2  # a peak measured on a busy machine is too low: only kernels far above it are doubted
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(Serializable):
     """How a kernel is timed."""
 
     cold: bool = True  # flush the last-level cache before each timed run
@@ -53,38 +53,53 @@ class Policy:
     calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # most waiting of finals for a quiet machine
     race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # longest race, apart from its start
     calls_seconds: float = field(default_factory=lambda: CALLS_SECONDS)  # for calling a winner many times
-    strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormals, are wrong
+    # Kernels that lose NaN or infinities, or flush denormals, are wrong.
+    strict_floats: bool = field(default=False, metadata=coded(omit=True))
 
     def __post_init__(self) -> None:
         for name in _OF_FINALS:
             if not 0.0 <= getattr(self, name) < inf:
                 raise BadInput(f"{name} is {getattr(self, name)!r}", allowed="a number of seconds, at least 0")
 
-    def to_json(self) -> JsonObject:
-        return {name: value for name, value in asdict(self).items() if name != "strict_floats" or value}
-
     def identity(self) -> JsonObject:
         """The part that identifies a study. The limits of finals may differ between runs."""
         return {name: value for name, value in self.to_json().items() if name not in _OF_FINALS}
 
 
+def _portable(operator: Operator) -> JsonObject:
+    """An operator as JSON; only recorded facts if it is not deepgen's, as readers may lack its code."""
+    return (operator if is_built_in(operator) else record(operator)).to_json()
+
+
+_ONE = coded(read=operators.from_json, write=_portable)
+_MORE = coded(
+    omit=True,
+    read=lambda rows: tuple(map(operators.from_json, rows)),
+    write=lambda own: [*map(_portable, own)],
+)
+
+
 @dataclass(frozen=True)
-class Task:
+class Task(Serializable):
     """The task of a runner: every kernel it gets computes this operator on these inputs.
 
     Kernels may have to support several shapes. Requests give a shape as an index into `shapes`.
     """
 
-    operator: Operator
-    target: Target
+    operator: Operator = field(metadata=_ONE)
+    target: Target = field(metadata=coded(read=targets.from_json))
     seed: int = 0
     policy: Policy = field(default_factory=Policy)
-    also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
-    neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
-    own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # the user's own, on this machine only
-    counters: tuple[str, ...] = ()  # counted for correct kernels, besides their time
-    multiples: tuple[Operator, ...] = ()  # shapes at which kernels that refuse neighbours are verified
-    variants: tuple[Operator, ...] = ()  # the same shape with other run-time scalars, to verify the winner at
+    # Other shapes that kernels are timed at; and at which the winner is verified, but not timed.
+    also: tuple[Operator, ...] = field(default=(), metadata=_MORE)
+    neighbours: tuple[Operator, ...] = field(default=(), metadata=_MORE)
+    # The user's own, on this machine only.
+    own_baselines: Mapping[str, CodeSource] = field(default_factory=dict, metadata=coded(omit=True))
+    # Counted for correct kernels, besides their time.
+    counters: tuple[str, ...] = field(default=(), metadata=coded(omit=True))
+    # Shapes at which kernels that refuse neighbours are verified; the same shape with other run-time scalars.
+    multiples: tuple[Operator, ...] = field(default=(), metadata=_MORE)
+    variants: tuple[Operator, ...] = field(default=(), metadata=_MORE)
 
     @property
     def timed(self) -> tuple[Operator, ...]:
@@ -97,39 +112,6 @@ class Task:
     def at(self, shape: int) -> Task:
         """The task for a single shape."""
         return replace(self, operator=self.shapes[shape], also=(), neighbours=(), multiples=(), variants=())
-
-    def to_json(self) -> JsonObject:
-        out: JsonObject = {
-            "operator": _portable(self.operator),
-            "target": self.target.to_json(),
-            "seed": self.seed,
-            "policy": self.policy.to_json(),
-        }
-        for name in _OTHERS:
-            if operators_of := getattr(self, name):
-                out[name] = [_portable(operator) for operator in operators_of]
-        if self.own_baselines:
-            out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
-        if self.counters:
-            out["counters"] = list(self.counters)
-        return out
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Task:
-        return Task(
-            operator=operators.from_json(data["operator"]),
-            target=targets.from_json(data["target"]),
-            seed=data["seed"],
-            policy=Policy(**data["policy"]),
-            own_baselines={name: CodeSource.from_json(row) for name, row in data.get("own_baselines", {}).items()},
-            counters=tuple(data.get("counters", ())),
-            **{name: tuple(map(operators.from_json, data.get(name, ()))) for name in _OTHERS},
-        )
-
-
-def _portable(operator: Operator) -> JsonObject:
-    """An operator as JSON; only recorded facts if it is not deepgen's, as readers may lack its code."""
-    return (operator if is_built_in(operator) else record(operator)).to_json()
 
 
 def arithmetic(operator: Operator) -> str:
@@ -161,18 +143,11 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Helper:
+class Helper(Serializable):
     """A helper kernel of deepgen that runs beside the measured kernels: its launch plan and its binary."""
 
-    kernel: Kernel
-    binary: Path
-
-    def to_json(self) -> JsonObject:
-        return {"kernel": self.kernel.without_sources().to_json(), "binary": str(self.binary.absolute())}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Helper:
-        return Helper(Kernel.from_json(data["kernel"]), Path(data["binary"]))
+    kernel: Kernel = field(metadata=coded(write=lambda kernel: kernel.without_sources().to_json()))
+    binary: Path = field(metadata=coded(write=lambda path: str(path.absolute())))
 
 
 @dataclass(frozen=True)
