@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +345,40 @@ def test_a_cluster_has_threads_along_x_alone_and_joins_once() -> None:
     ):
         with pytest.raises(BadInput, match=words):
             lower(expression, schedule, warp=32)
+
+
+@emulated
+def test_rows_that_are_read_again_are_held_in_shared_memory_if_registers_have_no_room(tmp_path: Path) -> None:
+    small = replace(H200, multiprocessors=3)  # of which there are enough rows
+
+    def batch_norm(shape: tuple[int, ...], dtype: str) -> Expression:
+        x, weight = dg.tensor("x", shape, dtype), dg.tensor("weight", (shape[1],), dtype)
+        over, count = [dg.reduce_axis(f"k{n}", shape[n]) for n in (0, 2)], shape[0] * shape[2]
+
+        def at(c: Any) -> Any:
+            return x[over[0], c, over[1]].cast("f32")
+
+        mean = dg.compute("mean", (shape[1],), lambda c: dg.sum(at(c), *over) / count)
+
+        def away(c: Any) -> Any:
+            return at(c) - mean[c]
+
+        squares = dg.compute("squares", (shape[1],), lambda c: dg.sum(away(c) * away(c), *over))
+
+        def normed(n: Any, c: Any, i: Any) -> Any:
+            return (x[n, c, i].cast("f32") - mean[c]) * dg.rsqrt(squares[c] / count + 1e-5) * weight[c].cast("f32")
+
+        return dg.expression(dg.compute("y", shape, lambda *at: normed(*at).cast(dtype)))
+
+    kinds = {
+        "channels": batch_norm((5, 4, 3500), "f32"),
+        "channels of 16 bits, no whole runs": batch_norm((7, 3, 2501), "bf16"),
+        "softmax": cases.softmax(3, 45001),
+    }
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, small)
+        assert sketch.name == "held", name
+    few = gpu_sketches(kinds["channels"], H200)
+    assert not any(sketch.name == "held" for sketch in few)
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, small, lambda sketch: sketch.name == "held"), tmp_path / "all")

@@ -3,6 +3,7 @@ reused."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from deepgen.operators.expr.index import Index
@@ -101,3 +102,31 @@ def guarded(stage: Stage) -> bool:
 
 def depends(read: Read, axis: str) -> bool:
     return any(axis in index.iterators for index in read.indices)
+
+
+def operands(sums: Stage) -> list[Read]:
+    """Its reads, one for each tensor."""
+    return list({read.tensor: read for read in reads(sums.value)}.values())
+
+
+def shareable(sums: Stage) -> bool:
+    """Whether a block reads elements more than once, and each tensor is read only once in the expression."""
+    candidates = operands(sums)
+    return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(reused(r, sums) for r in candidates)
+
+
+def reused(read: Read, sums: Stage) -> bool:
+    """Whether several results read the same element: along an axis on which the read does not depend, or through
+    overlapping taps."""
+    own, taps = ([a for a in axes if a.extent > 1] for axes in (sums.axes, sums.reduced))
+    return any(not depends(read, axis.name) for axis in own) or any(
+        _overlap(index, [a for a in own if a.name in index.iterators], [a for a in taps if a.name in index.iterators])
+        for index in read.indices
+    )
+
+
+def _overlap(index: Index, own: Sequence[Axis], taps: Sequence[Axis]) -> bool:
+    """Whether results share taps. Parts of a sum are contiguous."""
+    steps = [index.step(axis.name) for axis in own]
+    reach = sum(abs(index.step(axis.name) or axis.extent) * (axis.extent - 1) for axis in taps)
+    return bool(taps) and any(step is None or abs(step) <= reach for step in steps)

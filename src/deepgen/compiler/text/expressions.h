@@ -229,33 +229,40 @@ DG_DEVICE V load_early(const void* from) {
 #endif
         return load_plain<V>(from);
 }
-// The same of what the kernel does not write, without a branch: what stands in one is waited for before the next begins.
+// The same without a branch: what stands in one is waited for before the next begins. Of what the kernel does not write,
+// or of what a launch before wrote, which nothing may load before that has ended.
 #if !defined(DG_EMULATE) && !defined(__HIP__)
 #define DG_IF "{\n.reg .pred real;\nsetp.ne.u32 real, %"
-#define DG_LOAD_IF ", 0;\n@real ld.global.nc."
-DG_DEVICE void load_if(Vec<u32, 1>& to, const void* from, u32 real) {
-    asm(DG_IF "2" DG_LOAD_IF "u32 %0, [%1];\n}" : "+r"(to.v[0]) : "l"(from), "r"(real));
-}
-DG_DEVICE void load_if(Vec<u32, 2>& to, const void* from, u32 real) {
-    asm(DG_IF "3" DG_LOAD_IF "v2.u32 {%0, %1}, [%2];\n}" : "+r"(to.v[0]), "+r"(to.v[1]) : "l"(from), "r"(real));
-}
-DG_DEVICE void load_if(Vec<u32, 4>& to, const void* from, u32 real) {
-    asm(DG_IF "5" DG_LOAD_IF "v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-        : "+r"(to.v[0]), "+r"(to.v[1]), "+r"(to.v[2]), "+r"(to.v[3]) : "l"(from), "r"(real));
-}
+#define DG_LOADS_IF(name, how, from_memory)                                                                      \
+    DG_DEVICE void name(Vec<u32, 1>& to, const void* from, u32 real) {                                           \
+        how(DG_IF "2, 0;\n@real " from_memory ".u32 %0, [%1];\n}" : "+r"(to.v[0]) : "l"(from), "r"(real));       \
+    }                                                                                                            \
+    DG_DEVICE void name(Vec<u32, 2>& to, const void* from, u32 real) {                                           \
+        how(DG_IF "3, 0;\n@real " from_memory ".v2.u32 {%0, %1}, [%2];\n}"                                       \
+            : "+r"(to.v[0]), "+r"(to.v[1]) : "l"(from), "r"(real));                                              \
+    }                                                                                                            \
+    DG_DEVICE void name(Vec<u32, 4>& to, const void* from, u32 real) {                                           \
+        how(DG_IF "5, 0;\n@real " from_memory ".v4.u32 {%0, %1, %2, %3}, [%4];\n}"                               \
+            : "+r"(to.v[0]), "+r"(to.v[1]), "+r"(to.v[2]), "+r"(to.v[3]) : "l"(from), "r"(real));                \
+    }
+DG_LOADS_IF(load_if, asm, "ld.global.nc")
+DG_LOADS_IF(load_awaited_if, asm volatile, "ld.global")
 #endif
-template <int WIDTH, typename T, int N>
+template <int WIDTH, typename T, int N, bool AWAITED = false>
 DG_DEVICE Vec<T, N> read_input(const T* from, bool real) {
 #if !defined(DG_EMULATE) && !defined(__HIP__)
     constexpr int BYTES = N * (int)sizeof(T);
     if constexpr (WIDTH == N && (BYTES == 4 || BYTES == 8 || BYTES == 16)) {
         Vec<u32, BYTES / 4> words{};
-        load_if(words, from, real);
+        if constexpr (AWAITED) load_awaited_if(words, from, real);
+        else load_if(words, from, real);
         return bit_cast<Vec<T, N>>(words);
     }
 #endif
     return read_plain<WIDTH, T, N>(from, real);
 }
+template <int WIDTH, typename T, int N>
+DG_DEVICE Vec<T, N> read_awaited(const T* from, bool real) { return read_input<WIDTH, T, N, true>(from, real); }
 template <int WIDTH, typename T, int N>
 DG_DEVICE Vec<T, N> read_shared(u32 from, bool real) {
     Vec<T, N> to{};

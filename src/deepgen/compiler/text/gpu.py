@@ -299,8 +299,7 @@ class LaunchEmitter(Statements[GpuScope]):
                 width = scope.together(buffer, along, loop.extent)
                 if buffer.swizzle and width < loop.extent:
                     continue  # its parts are not contiguous
-                kind = "input" if asked and buffer.name not in self.written else "plain"
-                call = f"read_{'shared' if buffer.scope == 'shared' else kind}<{width}, {buffer.dtype}, {loop.extent}>"
+                call = f"read_{self.way(buffer, asked)}<{width}, {buffer.dtype}, {loop.extent}>"
                 read_run = f"{call}({scope.at(buffer, along)}, {real})"
                 lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {read_run};")
                 loaded[read] = f"{variable}.v[{counter}]"
@@ -323,6 +322,12 @@ class LaunchEmitter(Statements[GpuScope]):
             lines += [f"Vec<{to.dtype}, {loop.extent}> out;", f"{unrolled} out.v[{counter}] = {one};"]
             lines.append(f"write_{_memory(to)}<{width}>({scope.at(to, start)}, out);")
         return ["{", *(f"    {line}" for line in lines), "}"]
+
+    def way(self, buffer: Buffer, asked: _Asked) -> str:
+        """How to read a run of a buffer, which depends on what the compiler may assume of it."""
+        if buffer.scope == "shared" or not asked or buffer.name in _stored(self.launch):
+            return "shared" if buffer.scope == "shared" else "plain"
+        return "awaited" if buffer.name in self.awaited else "input"
 
     def stored(self, buffer: Buffer, offset: Index, text: str, scope: GpuScope, as_it_is: str = "") -> str:
         if buffer.scope in HELD:

@@ -38,6 +38,7 @@ from deepgen.vocabulary import dtype
 _BYTES, _LEAST_BYTES = 32 << 10, 4 << 10  # of a part, which stays in L1 until it is read again
 _LEAST_PARTS, _MOST_PARTS = 8, 8192
 _BLOCKS = 4  # per multiprocessor, at least
+_AT_ONCE = 2  # rows of a multiprocessor
 _PART, _WHICH = "piece", "which"
 _BOTH = Axis(_WHICH, 2)
 
@@ -61,10 +62,11 @@ class Chained:
     stored: frozenset[str]
 
 
-def with_chained_parts(plain: Expression, gpu: Gpu) -> Chained | None:
-    """None for expressions without such reductions, or whose rows are many or short."""
+def with_chained_parts(plain: Expression, gpu: Gpu, many: bool = False) -> Chained | None:
+    """None for expressions without such reductions, or whose rows are many, unless caches cannot hold as many of these
+    as are reduced at the same time, or short. `many`: only for such."""
     pairs = {pair.second.name: pair for pair in _pairs(plain)}
-    ways = [(pair, count) for pair in pairs.values() if (count := _parts(pair.second, gpu)) > 1]
+    ways = [(pair, count) for pair in pairs.values() if (count := _parts(pair.second, gpu, many)) > 1]
     if len(ways) != 1:
         return None
     ((pair, count),) = ways
@@ -104,7 +106,7 @@ def _same_elements(first: Stage, second: Stage, element: Value, how: str) -> boo
     return same and counts and alike and substituted(element, names) == first.value
 
 
-def _parts(stage: Stage, gpu: Gpu) -> int:
+def _parts(stage: Stage, gpu: Gpu, many: bool) -> int:
     """How many parts to reduce each row in."""
     elements, rows = facts.elements(stage), prod(stage.shape)
     over = {axis.name for axis in stage.reduced}
@@ -114,7 +116,10 @@ def _parts(stage: Stage, gpu: Gpu) -> int:
     longest = along.extent // (WIDEST if along == stage.reduced[-1] else 1)  # runs are along the last
     busy = min(gpu.multiprocessors * _BLOCKS // rows, elements * size // _LEAST_BYTES)  # parts for all multiprocessors
     count = min(_MOST_PARTS, max(elements * size // _BYTES, busy), longest)
-    return even_parts(stage, count) if count >= _LEAST_PARTS and rows * _BLOCKS <= gpu.multiprocessors else 1
+    few = rows * _BLOCKS <= gpu.multiprocessors and not many
+    row = elements * size
+    beyond = row > gpu.shared_per_block and min(rows, _AT_ONCE * gpu.multiprocessors) * row > gpu.l2_bytes
+    return even_parts(stage, count) if count >= _LEAST_PARTS and (few or beyond) else 1
 
 
 def _in_parts(plain: Expression, pair: _Pair, count: int) -> Expression:

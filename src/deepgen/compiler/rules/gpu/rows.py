@@ -26,9 +26,11 @@ _LEAST_OF_CLUSTER, _SHARE = 1 << 14, 32  # elements of a row, and usually of eac
 _MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take longer than further launches for others
 _FEW, _LONG = 256, 32  # results: with fewer, threads share a reduction; elements of which a thread alone waits for all
 _THREADS = 64  # per multiprocessor, of which each waits on its own
-_BLOCKS, _MANY_ROUNDS = 8, 16  # per multiprocessor; of loads
+_BLOCKS, _MANY_ROUNDS, _SEVERAL_ROUNDS = 8, 16, 4  # per multiprocessor; of loads
+_FEW_ELEMENTS = 512  # per multiprocessor, of all rows
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _LONG_RUN = 8192  # elements along the last of several axes, of which threads take some at a time several times
+_LEAST_HELD, _BESIDE_HELD = 32 << 10, 2048  # bytes of a row in shared memory; for what threads join, and alignment
 _SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # elements
 
 
@@ -46,7 +48,9 @@ class LongRows:
         tensors = ([kept] if kept else []) + ([] if plan.part.once else [[]])
         ways = [partial(by_rows, group=plan.part, kept=some, cluster=True) for some in tensors]
         ways = ways if in_clusters(plan.part, plan.target) else []
-        return plan.tried(*ways, *(partial(by_rows, group=plan.part, kept=some) for some in tensors))
+        ways += [partial(by_rows, group=plan.part, kept=kept)] if kept else []
+        ways += [partial(by_rows, group=plan.part, held=held)] if (held := _held(plan)) else []
+        return plan.tried(*ways, *([] if plan.part.once else [partial(by_rows, group=plan.part)]))
 
 
 class ShortRows(LongRows):
@@ -98,20 +102,22 @@ def in_clusters(group: StageGroup, gpu: Gpu) -> bool:
     return few and fits and why_no_columns(reductions[0]) is not None
 
 
-def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bool = False) -> None:
-    """For `kept` tensors, threads load their elements of a row once and keep them in registers. In a `cluster`, several
-    blocks share a row."""
+def by_rows(
+    plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bool = False, held: Sequence[str] = ()
+) -> None:
+    """For `kept` tensors, threads load their elements of a row once and keep them in registers; rows of `held` ones are
+    in shared memory. In a `cluster`, several blocks share a row."""
     out = group.last
-    plan.names += (("cluster_" if cluster else "") + ("kept" if kept else "rows"),)
+    plan.names += (("cluster_" if cluster else "") + ("kept" if kept else "held" if held else "rows"),)
     reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
     row = (*group.sums, *group.once, out)
     early = _early(plan, group, kept)
     of_rows = _of_rows(plan, group)
-    readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in (*kept, *early)}
-    plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
+    plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", _readers(row, t)) for t in (*kept, *early)))
     plan.restructure(*(s.CacheRead(tensor, f"{tensor}.own", "register", (out.name,)) for tensor in of_rows))
     longest = max(facts.elements(stage) for stage in reductions)
-    team, beside, each = (_cluster if cluster else _threads)(plan, group, reductions, longest, kept)
+    plan.restructure(*(s.CacheRead(t, f"{t}.row", "shared", _readers(row, t)) for t in held))
+    team, beside, each = (_cluster if cluster else _threads)(plan, group, reductions, longest, kept, held)
     own = [a.name for a in out.axes]
     rows = [*group.across] or (own if not group.rows else own[: len(group.sums[0].axes)])
     if not rows:
@@ -144,22 +150,70 @@ def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = (), cluster: bo
         _shared_out(plan, stage, team, each)
     rounds = covered(longest, times([team, each]))
     if kept:
-        words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in (*kept, *early))
-        held = plus([times([words, rounds, each]), _BESIDE_KEPT])
-        threads = CLUSTERED if cluster else times([team, beside])
-        plan.require(times([threads, held]) <= plan.target.registers_per_sm, "rows fit in registers")
-        plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
+        numbers, threads = times([rounds, each]), CLUSTERED if cluster else times([team, beside])
+        _require_registers(plan, (*kept, *early), numbers, threads)
     for tensor in kept:
         single = len(plan.expression.shape_of(tensor)) == 1
         keep(f"{tensor}.row", *(("a0", 0, 0) if single else (f"a{place}",)))
     for tensor in early:
         keep(f"{tensor}.row", "a0", 0, 0)
+    if held:
+        plan.require(beside == 1, "a block has a row in its shared memory")
+        _hold(plan, group, held, block, team, each)
     for tensor in of_rows:
         plan.compute_at(f"{tensor}.own", out.name, by_y, "register")
 
 
+def _require_registers(plan: Plan, kept: Sequence[str], numbers: Extent, threads: Extent) -> None:
+    words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in kept)
+    registers = plus([times([words, numbers]), _BESIDE_KEPT])
+    plan.require(times([threads, registers]) <= plan.target.registers_per_sm, "rows fit in registers")
+    plan.require(registers <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
+
+
+def _hold(plan: Plan, group: StageGroup, held: Sequence[str], block: str, team: Extent, each: Extent) -> None:
+    """The threads of a block copy its row of these tensors to shared memory."""
+    plan.derive("shared_bytes", _row_bytes(plan, group, held))
+    for tensor in held:
+        plan.step(s.SetScope(f"{tensor}.row", "shared"), s.ComputeAt(f"{tensor}.row", group.last.name, block))
+        axes = [f"a{n}" for n in range(len(plan.expression.shape_of(tensor)))]
+        plan.deal(f"{tensor}.row", axes, ("thread.x", team), ("vector", each))
+
+
+def _held(plan: Plan) -> list[str]:
+    """The tensors of long rows of which several stages read the same elements, if a row fits in shared memory, where
+    blocks that read theirs again from L2 would move it several times."""
+    group = plan.part
+    fits = plan.target.shared_per_block - _BESIDE_HELD
+    if not group.rows or group.once or group.last.reduce is not None:
+        return []
+    names = [axis.name for axis in group.sums[0].axes]
+    of_last = {*(group.across or [axis.name for axis in group.last.axes[: len(names)]])}
+    rows = [(one, {*names}) for one in group.sums] + [(group.last, of_last)]
+    held = []
+    for tensor in plan.expression.tensors:
+        users = [(one, own) for one, own in rows if facts.reads_of(one, tensor.name)]
+        places = [
+            ([facts.plain(i) for i in r.indices], own) for one, own in users for r in facts.reads_of(one, tensor.name)
+        ]
+        if len(users) > 1 and all(None not in place and own <= {*place} for place, own in places):
+            held.append(tensor.name)
+    many = _rows(group.last, group) >= plan.target.multiprocessors
+    return held if held and many and _LEAST_HELD <= _row_bytes(plan, group, held) <= fits else []
+
+
+def _row_bytes(plan: Plan, group: StageGroup, tensors: Sequence[str]) -> int:
+    rows = _rows(group.last, group)
+    sizes = (prod(plan.expression.shape_of(t)) // rows * dtype(plan.expression.dtype_of(t)).bytes for t in tensors)
+    return sum(sizes)
+
+
+def _readers(row: Sequence[Stage], tensor: str) -> tuple[str, ...]:
+    return tuple(stage.name for stage in row if facts.reads_of(stage, tensor))
+
+
 def _threads(
-    plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]
+    plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str], held: Sequence[str]
 ) -> tuple[Extent, Extent, Extent]:
     """The threads that reduce a row together, the rows of a block, and the elements that a thread loads at once."""
     count, each_usual = _rows(group.last, group), _usual_each(plan, group, reductions, longest, kept)
@@ -167,6 +221,8 @@ def _threads(
     least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
     if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
         usual = 1
+    if held and 2 * _row_bytes(plan, group, held) <= plan.target.shared_per_sm - _BESIDE_HELD:
+        usual //= 2  # several blocks: some load or store rows while others reduce theirs
     columns = group.rows and place_of_rows(group) < len(group.sums[0].axes)
     if columns:  # neighbouring threads have neighbouring columns, each as much of one as it can keep
         least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
@@ -178,6 +234,8 @@ def _threads(
     several = [n for n in powers(256 if least == 1 else 64) if n <= count]
     most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS * (2 if least == 1 else 1)
     blocks = plan.target.multiprocessors * (_BLOCKS if usual > 1 else 2)  # small blocks take longer to start than rows
+    if not kept and usual >= plan.target.warp * 2 and rounds >= _SEVERAL_ROUNDS:
+        most = usual  # blocks of one row end sooner
     enough = [n for n in several if n * usual <= (most if count // n >= blocks else plan.target.warp)]
     beside = plan.knob("rows", several, max(enough, default=1))
     each = plan.knob("each", (1,) if columns else (1, 2, 4, 8), each_usual)
@@ -187,7 +245,7 @@ def _threads(
 
 
 def _cluster(
-    plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str]
+    plan: Plan, group: StageGroup, reductions: Sequence[Stage], longest: int, kept: Sequence[str], _: Sequence[str]
 ) -> tuple[Extent, Extent, Extent]:
     """The same for the blocks of a cluster."""
     server = plan.target.shared_per_sm >= _OF_SERVERS  # only these run more blocks of a cluster
@@ -252,6 +310,8 @@ def _usual_each(plan: Plan, group: StageGroup, reductions: Sequence[Stage], long
     each = _usual_run(reductions, longest)
     several = [stage.reduced[-1].extent for stage in reductions if len(stage.reduced) > 1]
     each = min([each, *(extent & -extent for extent in several)])  # of a run that goes on elsewhere, each is a load
+    if _rows(group.last, group) * longest <= plan.target.multiprocessors * _FEW_ELEMENTS:
+        each = min(each, 2, longest & -longest)  # short code, without a guard for each, ends sooner than wide loads do
     if _rows(group.last, group) > 1 and (kept or group.rows):  # runs that no row begins in are loaded at once
         each = min(each, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     return each

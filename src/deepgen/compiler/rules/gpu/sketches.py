@@ -192,7 +192,7 @@ def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
     """Forms in which several blocks reduce parts of the same result, because there are few results."""
     _, plain = inlined(base)
     ways = parts.parts_of_reductions(plain, gpu)
-    if not isinstance(ways, str) and (chained := with_chained_parts(plain, gpu)):
+    if chained := with_chained_parts(plain, gpu, many=isinstance(ways, str)):
         yield Form(chained.expression, facts=chained)
     if isinstance(ways, str):
         log.append(RuleAnswer(base.outputs[-1], _SPLIT, ways))

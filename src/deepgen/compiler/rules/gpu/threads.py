@@ -3,15 +3,15 @@ that the block copied to shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import prod
 
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.facts import operands, reused, shareable
 from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.template import Extent, plus, span, times
 from deepgen.compiler.schedule import steps as s
-from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -19,6 +19,7 @@ from deepgen.vocabulary import dtype
 _MOST_INNER = 8
 _MOST_HELD = 96  # registers for a thread's sums
 _USUAL_THREADS, _FEW_THREADS = 128, 32
+_MANY = 16  # threads along an axis, some of whose last may be beyond its end
 MOST_TAPS = 9  # that are unrolled
 _FEW_TAPS = 16  # with more taps, the operands of large tiles leave no room for a second block
 _WIDE_SIDE, _OTHER_SIDE = (
@@ -202,39 +203,22 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     count = prod(out.shape)
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
     run = WIDEST // dtype(out.dtype).bytes  # if rows start within a vector, this many loads are in flight
-    while run > 1 and count // run < plan.target.multiprocessors * _USUAL_THREADS:
+    enough = plan.target.multiprocessors * (STREAMS if _torn(plan, out, run) else _USUAL_THREADS)
+    while run > 1 and count // run < enough:
         run //= 2  # of few elements each has a thread: the sooner they are done
     each = plan.knob(f"{out.name}_each", powers(2 * run), run)
     blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
 
 
-def operands(sums: Stage) -> list[Read]:
-    """Its reads, one for each tensor."""
-    return list({read.tensor: read for read in reads(sums.value)}.values())
-
-
-def shareable(sums: Stage) -> bool:
-    """Whether a block reads elements more than once, and each tensor is read only once in the expression."""
-    candidates = operands(sums)
-    return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(reused(r, sums) for r in candidates)
-
-
-def reused(read: Read, sums: Stage) -> bool:
-    """Whether several results read the same element: along an axis on which the read does not depend, or through
-    overlapping taps."""
-    own, taps = ([a for a in axes if a.extent > 1] for axes in (sums.axes, sums.reduced))
-    return any(not facts.depends(read, axis.name) for axis in own) or any(
-        _overlap(index, [a for a in own if a.name in index.iterators], [a for a in taps if a.name in index.iterators])
-        for index in read.indices
-    )
-
-
-def _overlap(index: Index, own: Sequence[Axis], taps: Sequence[Axis]) -> bool:
-    """Whether results share taps. Parts of a sum are contiguous."""
-    steps = [index.step(axis.name) for axis in own]
-    reach = sum(abs(index.step(axis.name) or axis.extent) * (axis.extent - 1) for axis in taps)
-    return bool(taps) and any(step is None or abs(step) <= reach for step in steps)
+def _torn(plan: Plan, out: Stage, run: int) -> bool:
+    """Whether it reads a tensor from within a run of elements on: each of them is a load."""
+    for read in reads(out.value):
+        sizes = plan.expression.shape_of(read.tensor)
+        first = sum(i.constant * prod(sizes[n + 1 :]) for n, i in enumerate(read.indices))
+        if first % run:
+            return True
+    return False
 
 
 def _tile(plan: Plan, out: Stage, sums: Stage) -> dict[str, tuple[int, int]]:
@@ -284,6 +268,8 @@ def _sizes(
     few = prod(out.shape) <= plan.target.multiprocessors * 4 * STREAMS
     alone = few and sums is not None and len(operands(sums)) == 1  # a thread each: guards of tiles take longer
     shared = sums is not None and shareable(sums)
+    if sums is not None and (steps := _windows(out, sums)):
+        return _of_windows(plan, out, steps)
     for n, axis in enumerate(reversed(free)):
         last = axis == wide
         several = [k for k in powers(_MOST_INNER) if k <= axis.extent] if last or sums is not None else [1]
@@ -300,6 +286,44 @@ def _sizes(
         usual = tile[axis.name][1] if tile else usual
         room //= usual
         threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, highest)), usual)
+    return threads, inner
+
+
+def _windows(out: Stage, sums: Stage) -> dict[str, int]:
+    """How far windows of a single tensor, if it reduces such, move per step along each axis of the result."""
+    (read, *others), same = operands(sums), facts.same_places(out, sums)
+    taps = {axis.name for axis in sums.reduced if axis.extent > 1}
+    moved = [i for i in read.indices if i.iterators & taps and len(i.iterators) > 1]
+    if others or sums.scan or same is None:
+        return {}
+    places = dict(zip((axis.name for axis in sums.axes), same, strict=True))
+    return {places[name]: abs(i.step(name) or 1) for i in moved for name in i.iterators - taps if name in places}
+
+
+def _of_windows(plan: Plan, out: Stage, steps: Mapping[str, int]) -> tuple[dict[str, Extent], dict[str, Extent]]:
+    """The sizes for windows: neighbouring threads load neighbouring elements, each those of windows that overlap."""
+    threads: dict[str, Extent] = {}
+    inner: dict[str, Extent] = {}
+    few = prod(out.shape) <= plan.target.multiprocessors * 8 * STREAMS  # a thread each
+    run, room = WIDEST // dtype(out.dtype).bytes, _USUAL_THREADS
+    for n, axis in enumerate(reversed(out.axes)):
+        extent, last = axis.extent, n == 0
+        most = _neighbours(n, len(out.axes)) if axis.name in steps else 1
+        if last:
+            most = run if steps.get(axis.name, 1) == 1 else 1
+        several = [k for k in powers(_MOST_INNER) if k <= extent]
+        each = max(k for k in several if k <= most and (extent % k == 0 or (extent >= _MANY * k and not last)))
+        each = 1 if few else each
+        inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
+        places, highest = -(-extent // each), 256 if last else 32
+        covering = powers(places)[-1]
+        usual = min(covering if 4 * places >= 3 * covering else _power_below(places), room, highest)
+        while n and usual > 1 and extent % (usual * each) and extent < _MANY * usual * each:
+            usual //= 2
+        if n == len(out.axes) - 1 and _USUAL_THREADS // room * usual < _FEW_THREADS:
+            usual = min(_power_below(places), room, 32)  # otherwise a block would have hardly any threads
+        room //= usual
+        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(extent, highest)), usual)
     return threads, inner
 
 
