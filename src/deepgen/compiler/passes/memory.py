@@ -179,17 +179,22 @@ def _in_shared_memory(launch: Launch, warp: int) -> Launch:
     """If threads combine reductions across warps, the first bytes are reserved for that; in clusters, for each of these
     reductions."""
     joins = sum(s.joined is not None for s in _stores(launch.body))
-    if launch.cluster > 1 and any(s.joined for f in walk(launch.body) if isinstance(f, For) for s in _stores(f)):
+    if launch.cluster > 1 and joins_again(launch):
         raise BadInput("threads of a cluster join what they reduced in a loop", allowed="once in a launch")
     x, y, z = launch.threads
     wide = any(calls(launch.body, WideProduct))
-    times = joins if launch.cluster > 1 else min(joins, 1)
+    times = min(joins, 1) if joins_again(launch) else joins
     reserved = times * (x * y * z // warp) * _WIDEST if x > warp else 0
     memory = _Memory(reserved, WARPGROUP.align if wide else _ALIGN)
     body = memory.placed(launch.body)
     if not wide:
         return replace(launch, body=body, shared_bytes=memory.bytes)
     return replace(launch, body=body, shared_bytes=memory.bytes + WARPGROUP.align, align=WARPGROUP.align)
+
+
+def joins_again(launch: Launch) -> bool:
+    """Whether threads join what they reduced in a loop, so that they meet in the same place several times."""
+    return any(s.joined for part in launch.parts for f in walk(part.body) if isinstance(f, For) for s in _stores(f))
 
 
 def _stores(statement: Stmt) -> Iterator[Store]:

@@ -384,20 +384,25 @@ DG_DEVICE T of_lane_across(T x, int mask) {
 }
 
 // The values of TEAM threads in a row, joined; all of them get the result. Every thread of the block calls it. Where a
-// team is more than a warp, its warps meet in the first bytes of shared memory.
-template <int TEAM, typename T, T (*JOIN)(T, T)>
-DG_DEVICE T over_threads(T x, u32 shared) {
+// team is more than a warp, its warps meet at `at` in shared memory; if they may have met there before, they WAIT.
+template <int TEAM, bool WAIT, typename T, T (*JOIN)(T, T)>
+DG_DEVICE T over_threads(T x, u32 at) {
     constexpr int INSIDE = TEAM < WARP ? TEAM : WARP;
     static_assert((INSIDE & (INSIDE - 1)) == 0 && TEAM % INSIDE == 0, "lanes are joined two by two");
     DG_UNROLL for (int mask = INSIDE / 2; mask > 0; mask /= 2) x = JOIN(x, of_lane_across(x, mask));
     if constexpr (TEAM > WARP) {
         constexpr int WARPS = TEAM / WARP;
+        if constexpr (WAIT) barrier();
+        if (thread_id() % WARP == 0) store_shared<T>(at + thread_id() / WARP * (u32)sizeof(T), x);
         barrier();
-        if (thread_id() % WARP == 0) store_shared<T>(shared + thread_id() / WARP * (u32)sizeof(T), x);
-        barrier();
-        const u32 first = shared + thread_id() / TEAM * WARPS * (u32)sizeof(T);
-        x = load_shared<T>(first);
-        DG_UNROLL for (int i = 1; i < WARPS; ++i) x = JOIN(x, load_shared<T>(first + i * (u32)sizeof(T)));
+        const u32 first = at + thread_id() / TEAM * WARPS * (u32)sizeof(T);
+        if constexpr (WARPS <= 4 || WARPS > WARP || (WARPS & (WARPS - 1))) {
+            x = load_shared<T>(first);
+            DG_UNROLL for (int i = 1; i < WARPS; ++i) x = JOIN(x, load_shared<T>(first + i * (u32)sizeof(T)));
+        } else {  // a load and few steps, where the code of many loads would be longer
+            x = load_shared<T>(first + thread_id() % WARPS * (u32)sizeof(T));
+            DG_UNROLL for (int mask = WARPS / 2; mask > 0; mask /= 2) x = JOIN(x, of_lane_across(x, mask));
+        }
     }
     return x;
 }

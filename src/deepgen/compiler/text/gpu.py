@@ -25,6 +25,7 @@ from deepgen.compiler.passes.ir import (
     walk,
 )
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps, waits_late
+from deepgen.compiler.passes.memory import joins_again
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
@@ -251,10 +252,18 @@ class LaunchEmitter(Statements[GpuScope]):
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
             joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
             assert isinstance(joined, Binary)
-            text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
+            joining = f"{kind}, {joined.op}_{kind}"
             if self.launch.cluster > 1:
-                text = self.over_cluster(scope.value(value).text, f"{kind}, {joined.op}_{kind}")
+                text = self.over_cluster(text, joining)
+            else:
+                again = joins_again(self.launch)
+                text = f"over_threads<{team}, {str(again).lower()}, {joining}>({text}, {self.meeting(again)})"
         return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
+
+    def meeting(self, again: bool) -> str:
+        """Where the warps of a block or of a cluster meet: each time in another place, if that is not `again`."""
+        number, self.joins = self.joins, self.joins + 1
+        return f"shared + {number} * ({prod(self.launch.threads)} / WARP * 8)" if number and not again else "shared"
 
     def early(self, buffer: Buffer, value: Value) -> bool:
         """Whether it loads a single number for later, before threads join what they reduce."""
@@ -265,8 +274,7 @@ class LaunchEmitter(Statements[GpuScope]):
     def over_cluster(self, value: str, joining: str) -> str:
         """Each reduction has its own part of shared memory, so that it takes one barrier."""
         cluster, first = self.launch.cluster, str(not self.joins).lower()
-        at = f"shared + {self.joins} * ({self.launch.threads[0]} / WARP * 8)"
-        self.joins += 1
+        at = self.meeting(again=False)
         return f"over_cluster<{cluster}, {_threads(self.launch)}, {first}, {joining}>({value}, {at})"
 
     def vector(self, loop: For, scope: GpuScope) -> list[str]:

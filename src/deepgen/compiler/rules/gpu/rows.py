@@ -228,7 +228,8 @@ def _threads(
         least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
     rounds = longest // (usual * each_usual)  # of many, each waits: all threads that a multiprocessor has room for
     room = plan.target.multiprocessors * _MOST_THREADS * (2 if rounds >= _MANY_ROUNDS and not kept else 1) // count
-    while least == 2 and usual * each_usual < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
+    at_once = 2 * each_usual if kept else each_usual
+    while least == 2 and usual * at_once < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
         usual *= 2  # there are few rows: with more threads for each, none waits for a second load
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), least), usual)
     several = [n for n in powers(256 if least == 1 else 64) if n <= count]

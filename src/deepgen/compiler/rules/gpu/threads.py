@@ -291,11 +291,11 @@ def _sizes(
 
 def _windows(out: Stage, sums: Stage) -> dict[str, int]:
     """How far windows of a single tensor, if it reduces such, move per step along each axis of the result."""
-    (read, *others), same = operands(sums), facts.same_places(out, sums)
+    read, same = operands(sums), facts.same_places(out, sums)
     taps = {axis.name for axis in sums.reduced if axis.extent > 1}
-    moved = [i for i in read.indices if i.iterators & taps and len(i.iterators) > 1]
-    if others or sums.scan or same is None:
+    if len(read) != 1 or sums.scan or same is None:
         return {}
+    moved = [i for i in read[0].indices if i.iterators & taps and len(i.iterators) > 1]
     places = dict(zip((axis.name for axis in sums.axes), same, strict=True))
     return {places[name]: abs(i.step(name) or 1) for i in moved for name in i.iterators - taps if name in places}
 
