@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct
 from deepgen.compiler.passes.ir import (
@@ -35,11 +34,10 @@ from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.compiler.text.statements import Statements, result
 from deepgen.kernels.shared import dialect_sources, sources
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Unary, Value
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
-_Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _BLOCKS = 1  # per multiprocessor: as many as fit
 _HEADER, _PRODUCTS, _CLUSTERS, _ROUNDED = "expressions.h", "matrices.h", "clusters.h", "rounded.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
@@ -246,7 +244,7 @@ class LaunchEmitter(Statements[GpuScope]):
 
     def store(self, store: Store, scope: GpuScope) -> list[str]:
         buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
-        scope = replace(scope, rounded=buffer.dtype in STORED, early=self.early(buffer, value))
+        scope = replace(scope, rounded=self.rounded(buffer, store), alike=self.rounds, early=self.early(buffer, value))
         text = scope.value(value).text
         if store.joined:
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
@@ -259,6 +257,16 @@ class LaunchEmitter(Statements[GpuScope]):
                 again = joins_again(self.launch)
                 text = f"over_threads<{team}, {str(again).lower()}, {joining}>({text}, {self.meeting(again)})"
         return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
+
+    @cached_property
+    def rounds(self) -> bool:
+        """Whether all results of the launch have 16 bits."""
+        return all(self.program.buffers[b].dtype in STORED for b in _stored(self.launch) & {*self.program.buffers})
+
+    def rounded(self, buffer: Buffer, store: Store) -> bool:
+        """Whether it stores 16 bits, or exponentials or their sum for such results: none of these cancel."""
+        positive = isinstance(store.value, Unary) and store.value.op == "exp" and store.reduce in (None, "sum")
+        return buffer.dtype in STORED or (self.rounds and positive)
 
     def meeting(self, again: bool) -> str:
         """Where the warps of a block or of a cluster meet: each time in another place, if that is not `again`."""
@@ -286,12 +294,12 @@ class LaunchEmitter(Statements[GpuScope]):
         lines, loaded = [], dict[Read, str]()
         runs: dict[Value, str] = {}
         counter = scope.name(loop.variable)
-        for n, (read, asked) in enumerate(dict.fromkeys(_reads_if(store.value, ()))):
+        for n, (read, asked) in enumerate(dict.fromkeys(gpu_values.reads_if(store.value, ()))):
             buffer = scope.buffers[read.tensor]
             if buffer.scope in HELD or read in loaded:
                 continue
             variable = f"part{n}"
-            if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
+            if sum(read == other for other, _ in dict.fromkeys(gpu_values.reads_if(store.value, ()))) > 1:
                 continue  # read under several conditions: loaded where it is used
             if all(wanted for _, wanted in asked):
                 real = scope.all_hold(tuple(c for c, _ in asked))
@@ -316,7 +324,7 @@ class LaunchEmitter(Statements[GpuScope]):
         value = store.value
         if (moved := moved_from(value)) and moved[0] in loaded:
             value = moved[0]  # the loaded values are already zero where the condition is false
-        scope = replace(scope, loaded=loaded, rounded=to.dtype in STORED)
+        scope = replace(scope, loaded=loaded, rounded=self.rounded(to, store), alike=self.rounds)
         text = scope.value(result(replace(store, value=value))).text
         unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width = scope.together(to, start, loop.extent)
@@ -331,7 +339,7 @@ class LaunchEmitter(Statements[GpuScope]):
             lines.append(f"write_{_memory(to)}<{width}>({scope.at(to, start)}, out);")
         return ["{", *(f"    {line}" for line in lines), "}"]
 
-    def way(self, buffer: Buffer, asked: _Asked) -> str:
+    def way(self, buffer: Buffer, asked: gpu_values.Asked) -> str:
         """How to read a run of a buffer, which depends on what the compiler may assume of it."""
         if buffer.scope == "shared" or not asked or buffer.name in _stored(self.launch):
             return "shared" if buffer.scope == "shared" else "plain"
@@ -384,15 +392,3 @@ def _stored(launch: Launch) -> set[str]:
 
 def _memory(buffer: Buffer) -> str:
     return "shared" if buffer.scope == "shared" else "global"
-
-
-def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
-    """Reads, with the conditions under which they are executed; a condition's own reads are excluded."""
-    if isinstance(value, Read):
-        yield value, asked
-    elif isinstance(value, Select):
-        yield from _reads_if(value.then, (*asked, (value.condition, True)))
-        yield from _reads_if(value.otherwise, (*asked, (value.condition, False)))
-    else:
-        for child in children(value):
-            yield from _reads_if(child, asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import frexp, gcd
+from typing import TypeAlias
 
 from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store
 from deepgen.compiler.passes.simplify import HELD
@@ -13,9 +14,10 @@ from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, constant, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value, reads
+from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value, children, reads
 from deepgen.vocabulary import dtype
 
+Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 ONE_PLUS_ERF, ROUNDED = "one_plus_erf", "rounded"
 _LEAST_DIVISOR = 2.0**-100
 WIDEST = 16  # bytes that one instruction moves
@@ -24,11 +26,12 @@ _WIDE = 1 << 31  # from this many elements on, offsets have 64 bits
 
 @dataclass(frozen=True)
 class GpuScope(Scope):
-    """`loaded` are reads that are already in variables; a value is `rounded` if it is stored in 16 bits, and loaded
-    `early` if threads wait for each other before it is used."""
+    """`loaded` are reads that are already in variables; a value is `rounded` if it is stored in 16 bits, `alike` if all
+    that the launch stores are, and loaded `early` if threads wait for each other before it is used."""
 
     dialect: Dialect = CUDA
     rounded: bool = False
+    alike: bool = False
     early: bool = False
     loaded: Mapping[Read, str] = field(default_factory=dict)
 
@@ -62,14 +65,14 @@ class GpuScope(Scope):
         return Text(f"{name}_f32({self.value(operand).text})", "f32")
 
     def one_rounded(self, value: Value) -> tuple[str, Value] | None:
-        """The function that is exact enough for a result of 16 bits, and its operand. Exponentials of what a row's
-        reductions are subtracted from are summed too, exactly, and computed once."""
+        """The function that is exact enough for a result of 16 bits, and its operand. Exponentials of a row are summed
+        too, and computed once if both are the same function."""
         match value:
             case Binary("add", Const(1.0, "f32"), Unary("erf", x)) | Binary("add", Unary("erf", x), Const(1.0, "f32")):
                 return ONE_PLUS_ERF, x
             case Unary("exp" | "sigmoid" as name, x) if value.dtype == "f32":
                 held = any(self.buffers[read.tensor].scope in HELD for read in reads(x))
-                return None if held else (f"{name}_{ROUNDED}", x)
+                return None if held and not self.alike else (f"{name}_{ROUNDED}", x)
         return None
 
     def quotient(self, value: Value) -> Text | None:
@@ -227,3 +230,15 @@ def done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
             yield (*statement.conditions, *asked), one
     else:
         yield (), statement
+
+
+def reads_if(value: Value, asked: Asked) -> Iterator[tuple[Read, Asked]]:
+    """Reads, with the conditions under which they are executed; a condition's own reads are excluded."""
+    if isinstance(value, Read):
+        yield value, asked
+    elif isinstance(value, Select):
+        yield from reads_if(value.then, (*asked, (value.condition, True)))
+        yield from reads_if(value.otherwise, (*asked, (value.condition, False)))
+    else:
+        for child in children(value):
+            yield from reads_if(child, asked)
