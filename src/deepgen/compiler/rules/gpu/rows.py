@@ -127,7 +127,7 @@ def by_rows(
     columns = [name for name in own if name not in rows]
     if group.across:
         plan.reorder(out.name, (*rows, *columns))
-    block, *_, by_y = plan.deal(out.name, rows, *_turns(plan, group, longest), ("thread.y", beside))
+    block, *_, by_y = plan.deal(out.name, rows, *_several_rows(plan, group, longest), ("thread.y", beside))
     plan.annotate(out.name, "block.x", block)
     if columns:
         plan.deal(out.name, columns, ("thread.x", team), ("vector", each))
@@ -245,7 +245,7 @@ def _threads(
     return team, beside, each
 
 
-def _turns(plan: Plan, group: StageGroup, longest: int) -> list[tuple[str, Extent]]:
+def _several_rows(plan: Plan, group: StageGroup, longest: int) -> list[tuple[str, Extent]]:
     """The loop of a thread over several rows of one load each, if there are very many: none waits for another, and a
     block has enough to do."""
     most = plan.target.multiprocessors * plan.target.threads_per_sm * _MANY_ROUNDS
