@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,14 +23,12 @@ from statistics import geometric_mean
 from types import ModuleType
 from typing import Any
 
-import deepgen as dg
-from deepgen import generators, targets
+from deepgen import targets
 from deepgen.operators import Operator
-from deepgen.run.call.loaded import load
 from deepgen.targets import Target
-from deepgen.toolchains import build_once
 from harness import Deadline, Options, Samples, alternate, parser, per_call, read, run_main, save, table
 from harness.gpu import Clock
+from harness.ours import Ours, kernels
 
 OURS, EAGER, COMPILED = "deepgen", "eager", "compile"
 ROUNDS, CLOSE, CHUNK, AHEAD, OFTEN = 9, 1e-4, 1 << 27, 24, 10
@@ -130,20 +127,8 @@ class Bench:
         model, inputs = fresh(problem(path, small=self.options.small), "meta")
         return deepgen.torch.traced(model, *inputs).operator
 
-    def default(self, operator: Operator) -> Any:
-        family = generators.find(operator, self.target)
-        config = family.default(operator, self.target)
-        kernel = family.emit(operator, self.target, config)
-        build_once(kernel, self.target)
-        return family.name, config, lambda: load(kernel, operator, self.target)
-
-    def tuned(self, operator: Operator) -> Any:
-        with tempfile.TemporaryDirectory() as folder:
-            study = dg.tune(operator, target=self.target, time_budget=self.options.seconds, baselines=False, out=folder)
-            best = study.best()
-            loaded = best.load()
-        config = dict(best.trial.config)
-        return config.pop(generators.FAMILY, study.generator.name), config, lambda: loaded
+    def kernel(self, operator: Operator) -> Ours:
+        return kernels(operator, self.target, seconds=self.options.seconds)[0]
 
     def row(self, path: Path, ready: Future[Any]) -> Row:
         import torch
@@ -152,8 +137,8 @@ class Bench:
 
         begun = Row(path.stem, self.options.seconds, self.options.torch_defaults)
         try:
-            operator, (family, config, loading) = ready.result()
-            kernel = loading()
+            operator, ours = ready.result()
+            kernel = ours.load()
             model, inputs = fresh(problem(path, small=self.options.small), self.device)
             call = deepgen.torch.traced(model, *inputs)
             assert call.operator == operator, "its operator depends on its device"
@@ -172,15 +157,15 @@ class Bench:
                     if not want.isnan().any():
                         away.append(off(ways[OURS](*own), want))
                         break
-            ours = samples.median(OURS)
+            seconds = samples.median(OURS)
             peak = getattr(self.target, "vector_peak", self.target.peak)("f32")
             failed = "" if max(away) <= 1 else "wrong"
             return Row(
-                *begun.key, operator.describe(), family, str(dict(config)), failed, tuple(away),
+                *begun.key, operator.describe(), ours.family, str(dict(ours.values)), failed, tuple(away),
                 {name: samples.median(name) for name in ways},
                 {name: samples.ratio(name, OURS).estimate for name in ways if name != OURS},
-                operator.least_bytes() / ours / (self.target.bandwidth or 1e3) / 1e9,
-                operator.flops() / ours / (peak or 1e3) / 1e9,
+                operator.least_bytes() / seconds / (self.target.bandwidth or 1e3) / 1e9,
+                operator.flops() / seconds / (peak or 1e3) / 1e9,
             )  # fmt: skip
         except Exception as error:  # errors of other people's code too: the other problems continue
             return Row(*begun.key, failed=f"{type(error).__name__}: {error}"[:300])
@@ -245,7 +230,6 @@ def main() -> int:
         if (p.stem, options.seconds, options.torch_defaults) not in done
     ]
     pool = ThreadPoolExecutor(12 if options.seconds == 0 and bench.device == "cuda" else 1)
-    make = bench.default if options.seconds == 0 else bench.tuned
     waiting: dict[Path, Future[Any]] = {}
     try:
         for place, path in enumerate(left):
@@ -254,7 +238,7 @@ def main() -> int:
             for one in left[place : place + (AHEAD if options.seconds == 0 else 1)]:
                 if one not in waiting:
                     operator = bench.operator(one)
-                    waiting[one] = pool.submit(both, make, operator)
+                    waiting[one] = pool.submit(both, bench.kernel, operator)
             rows.append(bench.row(path, waiting.pop(path)))
             print(table(HEADS, [shown(rows[-1])], 110).splitlines()[1], flush=True)
             if place % OFTEN == OFTEN - 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +27,14 @@ Result = TypeVar("Result")
 class Ours:
     """A kernel that is built; `seconds`: its time in a study's finals."""
 
-    config: str
+    family: str
+    values: Mapping[str, Any]
     load: Callable[[], Any]
     seconds: float | None = None
+
+    @property
+    def config(self) -> str:
+        return f"{self.family} {dict(self.values)}"
 
 
 def kernels(
@@ -54,7 +59,7 @@ def kernels(
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda kernel: build_once(kernel, target), sources))
     return [
-        Ours(f"{own.name} {dict(config)}", partial(load, kernel, operator, target))
+        Ours(own.name, config, partial(load, kernel, operator, target))
         for (own, config), kernel in zip(members, sources, strict=True)
     ]
 
@@ -62,9 +67,11 @@ def kernels(
 def _tuned(operator: Any, target: Any, seconds: float, threads: int | None) -> Ours:
     with tempfile.TemporaryDirectory() as folder:
         words: dict[str, Any] = {"threads": threads, "out": folder, "baselines": False, "progress": False}
-        best = dg.tune(operator, target=target, time_budget=seconds, **words).best()
+        study = dg.tune(operator, target=target, time_budget=seconds, **words)
+        best = study.best()
         loaded = best.load()
-    return Ours(str(dict(best.trial.config)), lambda: loaded, best.seconds)
+    name, config = generators.named_member(study.generator.name, best.trial.config)
+    return Ours(name, config, lambda: loaded, best.seconds)
 
 
 def off(result: Any, want: Any) -> float:
