@@ -18,11 +18,10 @@ from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.engine import Budget, TooWide
 from deepgen.space.expr import Expr, walk
-from deepgen.space.layers import Ints
+from deepgen.space.layers import Ints, merge, reduce_table, trie
 from deepgen.space.nodes import Nodes
 from deepgen.space.rows import Array
 from deepgen.space.staged import Slots, Staged
-from deepgen.space.tables import merge, reduce_table, trie
 
 TABLE_CELLS = 1 << 19
 _CELLS_FOR_A_ROW = 8

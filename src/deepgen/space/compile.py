@@ -14,11 +14,10 @@ from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
-from deepgen.space.layers import Edges, Ints, count_points
+from deepgen.space.layers import Edges, Ints, count_points, merge
 from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
 from deepgen.space.rows import variable
-from deepgen.space.tables import merge
 
 _QUICK_MEMORY = 1 << 26  # with the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
 _PATIENCE = 3  # a wide part's first attempts may each use one in this many parts of the memory

@@ -16,10 +16,10 @@ import numpy as np
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.engine import Budget
 from deepgen.space.expr import Expr
+from deepgen.space.layers import merge
 from deepgen.space.nodes import Nodes
 from deepgen.space.rows import Array
 from deepgen.space.staged import Staged
-from deepgen.space.tables import merge
 
 Group = dict[str, Array]  # knobs, and their places in each possible combination
 Combinations = list[tuple[frozenset[str], Group]]
