@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepgen.kernels.base import Rank, Ranked
+from deepgen.kernels.conv2d import plain_conv
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
 from deepgen.kernels.gemm.mma_gemm import MmaGemm
 from deepgen.kernels.gemm.simt_gemm import SimtGemm
@@ -21,8 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, ranked
 from deepgen.kernels.gemm.sm90_gemm.model import Gathered, seconds
 from deepgen.kernels.shared import defines, of_several_kinds
-from deepgen.operators import Conv2d, Gemm, Operator, gemm
-from deepgen.operators.named.convolutions import DilatedConv2d
+from deepgen.operators import Gemm, Operator, gemm
 from deepgen.operators.words import NONE
 from deepgen.space import Space
 from deepgen.targets import Cuda, Gpu, Target
@@ -40,7 +40,7 @@ from deepgen.vocabulary import (
 )
 
 _FORMATS = ("f16", "bf16")
-_ONES = {"k": (1, 1), "stride": (1, 1), "pad": (0, 0)}
+_PLAIN = ((1, 1), (1, 1), (0, 0))  # filters, strides and padding
 _ACTIVATIONS = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu"}  # of an epilogue, under a GEMM's names
 _OPEN = ("N", "H", "W", "CI", "CO")  # sizes for which a kernel need not be made
 # Sizes and tensors of a matrix product under a convolution's names.
@@ -72,23 +72,21 @@ class Product:
 @lru_cache(64)
 def product_of(operator: Operator) -> Product | str:
     """The matrix product of a convolution, or the reason why it is none."""
-    if not isinstance(operator, (Conv2d, DilatedConv2d)):
-        return "it supports conv2d and dilated_conv2d only"
-    words = operator.parameters()
-    if words["dtype"] not in _FORMATS:
+    conv = plain_conv(operator)
+    if isinstance(conv, str):
+        return conv
+    if conv.dtype not in _FORMATS:
         return "it multiplies f16 and bf16"
-    both = {name: (words[name] if isinstance(words[name], tuple) else (words[name],) * 2) for name in _ONES}
-    if both != _ONES or words["weight_layout"] != NONE or words.get("groups", 1) != 1:
-        return "it supports 1 x 1 filters of one group with stride 1, no padding, and weights that are not packed"
-    text, last = words.get("epilogue", NONE), words["layout"] == "nhwc"
-    steps = () if text == NONE else tuple(text.split(","))
+    if (conv.kernel, conv.strides, conv.pads) != _PLAIN:
+        return "it supports 1 x 1 filters with stride 1 and no padding"
+    steps, last = conv.epilogue, conv.layout == "nhwc"
     biased = steps[:1] == ("bias",)
     activation = steps[biased:] or (NONE,)
     if len(activation) > 1 or activation[0] not in (NONE, *_ACTIVATIONS) or (biased and not last):
         return f"epilogues add a bias, with channels last, and then have one of {', '.join(_ACTIVATIONS)}"
-    n, h, w, ci, co = (words[name] for name in _OPEN)
-    rows, columns, batch = (n * h * w, co, 1) if last else (co, h * w, n)
-    plain = gemm(rows, columns, ci, dtype=words["dtype"], layout="nn", batch=batch)
+    pixels = conv.h * conv.w
+    rows, columns, batch = (conv.n * pixels, conv.co, 1) if last else (conv.co, pixels, conv.n)
+    plain = gemm(rows, columns, conv.ci, dtype=conv.dtype, layout="nn", batch=batch)
     product = replace(plain, bias=biased, activation=_ACTIVATIONS.get(activation[0], "none"))
     named = tuple((name, size) for name, size in operator.sizes().items() if name not in _OPEN)
     return Product(product, last, named)
