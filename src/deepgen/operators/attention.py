@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from math import ceil, isfinite, sqrt
 from typing import Any, ClassVar
 
-from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.base import REFERENCE_ROWS, Array, ReferenceApart, Tolerance, Work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ANY, INPUT, ROWS, Param, Signature, Solved, TensorFacts
 from deepgen.operators.words import Word, plain
@@ -21,7 +21,6 @@ from deepgen.vocabulary.dtypes import DType, our_name
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.kernel import Kernel
 
 DTYPES = ("bf16", "f16", "f32", "f8e4m3")
 LAYOUTS = ("bhsd", "bshd")
@@ -37,7 +36,7 @@ _LATER = (*OPTIONS, "page", "pool")  # omitted from files unless used: older fil
 
 
 @dataclass(frozen=True)
-class Attention(Operator):
+class Attention(ReferenceApart):
     """Sizes of q, k, v and o, their format and order, and which keys a query sees."""
 
     name: ClassVar[str] = "attention"
@@ -236,10 +235,11 @@ class Attention(Operator):
     def probes(self) -> tuple[str, ...]:
         return PROBES
 
-    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        from deepgen.operators.attention_reference import inputs
+    @staticmethod
+    def reference_module() -> Any:
+        from deepgen.operators import attention_reference
 
-        return inputs(self, seed, probe)
+        return attention_reference
 
     @property
     def format(self) -> DType:
@@ -263,22 +263,6 @@ class Attention(Operator):
         low = np.maximum(0, own - self.window + 1) if self.window else np.zeros_like(own)
         ahead = 1 if self.causal else self.window or keys + self.queries
         return low, np.minimum(keys, own + ahead)
-
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators.attention_reference import reference
-
-        return reference(self, inputs)
-
-    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        from deepgen.operators.attention_reference import reference_at
-
-        return reference_at(self, inputs, output, places)
-
-    def reference_kernel(self, language: str) -> Kernel | None:
-        """None if the exponential in f64 needs a vendor's library, or if heads are too wide."""
-        from deepgen.operators.attention_reference import reference_kernel
-
-        return reference_kernel(self, language)
 
     def shares(self) -> tuple[float, float, float, float]:
         """The shares of errors: of the root of the sum of squared terms, of the sum of the terms' magnitudes, and of

@@ -16,13 +16,12 @@ from math import sqrt
 from typing import Any, ClassVar
 
 from deepgen.operators.attention import DTYPES, LAYOUTS, Attention, attention
-from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.base import REFERENCE_ROWS, ReferenceApart, Tolerance, Work, least_work
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
-from deepgen.vocabulary.kernel import Kernel
 
 PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SHARED = ("B", "H", "HK", "S", "SQ", "SK", "D", "DV", "layout", "causal", "window", "scale", "softcap")
@@ -31,7 +30,7 @@ _SINGLE = 2.0**-23
 
 
 @dataclass(frozen=True)
-class AttentionBackward(Operator):
+class AttentionBackward(ReferenceApart):
     """Sizes of q, k, v and o, their format and order, and which keys a query sees: as in `Attention`."""
 
     name: ClassVar[str] = "attention_backward"
@@ -109,25 +108,11 @@ class AttentionBackward(Operator):
     def probes(self) -> tuple[str, ...]:
         return PROBES
 
-    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        from deepgen.operators.attention_backward_reference import inputs
+    @staticmethod
+    def reference_module() -> Any:
+        from deepgen.operators import attention_backward_reference
 
-        return inputs(self, seed, probe)
-
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators.attention_backward_reference import reference
-
-        return reference(self, inputs)
-
-    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        from deepgen.operators.attention_backward_reference import reference_at
-
-        return reference_at(self, inputs, output, places)
-
-    def reference_kernel(self, language: str) -> Kernel | None:
-        from deepgen.operators.attention_backward_reference import reference_kernel
-
-        return reference_kernel(self, language)
+        return attention_backward_reference
 
     def shares(self) -> tuple[float, float, float, float]:
         """The shares of errors: of the root of the sum of squared terms, of the sum of the terms' magnitudes, of that

@@ -247,6 +247,7 @@ def _added(
 
 
 def reference_kernel(operator: Attention, language: str) -> Kernel | None:
+    """None if the exponential in f64 needs a vendor's library, or if heads are too wide."""
     if language != "cuda" or max(operator.width, operator.v_width) > _WIDEST:
         return None
     row, head = (2, 1) if operator.layout == "bhsd" else (1, 2)

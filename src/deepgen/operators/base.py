@@ -309,6 +309,31 @@ class Operator(ABC):
         return {name: getattr(self, name) for name in words_of(type(self))}
 
 
+class ReferenceApart(Operator):
+    """An operator whose inputs and references are functions of a module of their own, imported when they are needed."""
+
+    @staticmethod
+    @abstractmethod
+    def reference_module() -> Any:
+        """It has `inputs`, `reference`, `reference_at` and `reference_kernel`."""
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        arrays: dict[str, Array] = self.reference_module().inputs(self, seed, probe)
+        return arrays
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+        answers: dict[str, Answer] = self.reference_module().reference(self, inputs)
+        return answers
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        answer: Answer = self.reference_module().reference_at(self, inputs, output, places)
+        return answer
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        kernel: Kernel | None = self.reference_module().reference_kernel(self, language)
+        return kernel
+
+
 # What may decide whether a result is correct; an operator that defines only an expression gets the others from it.
 _JUDGING = ("signature", "reference", "expression", "inputs", "probes", "tolerance", "answer_of", "neighbours")
 

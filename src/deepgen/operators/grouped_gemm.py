@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.base import ReferenceApart, Tolerance, Work, least_work
 from deepgen.operators.gemm import Gemm, gemm
 from deepgen.operators.signature import ROWS, Param, Signature, Size, TensorFacts, number
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.kernel import Kernel
 
 LAYOUTS = ("nt", "nn", "tn")
 DTYPES = ("bf16", "f16", "tf32", "f8e4m3", "f8e5m2", "f32", "f64")
@@ -28,7 +27,7 @@ _FIELDS = {"E": "experts", "M": "m", "N": "n", "K": "k"}
 
 
 @dataclass(frozen=True)
-class GroupedGemm(Operator):
+class GroupedGemm(ReferenceApart):
     """A grouped GEMM; its parameters are its fields."""
 
     name: ClassVar[str] = "grouped_gemm"
@@ -150,25 +149,11 @@ class GroupedGemm(Operator):
     def probes(self) -> tuple[str, ...]:
         return PROBES
 
-    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        from deepgen.operators.grouped_reference import inputs
+    @staticmethod
+    def reference_module() -> Any:
+        from deepgen.operators import grouped_reference
 
-        return inputs(self, seed, probe)
-
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators.grouped_reference import reference
-
-        return reference(self, inputs)
-
-    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        from deepgen.operators.grouped_reference import reference_at
-
-        return reference_at(self, inputs, places)
-
-    def reference_kernel(self, language: str) -> Kernel | None:
-        from deepgen.operators.grouped_reference import reference_kernel
-
-        return reference_kernel(self, language)
+        return grouped_reference
 
     def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """That of one product over all of K: scales of shorter sums are smaller by as much."""

@@ -119,7 +119,7 @@ def reference(operator: GroupedGemm, tensors: Mapping[str, Array]) -> dict[str, 
     return {"C": Answer(values, scale)}
 
 
-def reference_at(operator: GroupedGemm, tensors: Mapping[str, Array], places: Array) -> Answer:
+def reference_at(operator: GroupedGemm, tensors: Mapping[str, Array], output: str, places: Array) -> Answer:
     _check(operator, tensors["offsets"])
     *outer, row, column = np.unravel_index(places, operator.tensors()[-1].shape)
     which = outer[0] if operator.gradient else np.searchsorted(tensors["offsets"], row, side="right")
