@@ -132,7 +132,7 @@ LEAST_SECONDS = 20.0  # a shorter study is not worth its start and its finals
 _ALIKE = 0.5  # share of the time that is divided equally: a study gains most in its first seconds
 SHORT_SECONDS = 6.0  # for a study with few schedules; half of it may suffice
 SHORT_SHARE = 0.3  # share of the time after which the other studies begin
-_WORTH = 0.0005  # share of a model's time that a short study must be able to save
+WORTH = 0.0005  # share of a model's time that a short study, or one in time that is left, must be able to save
 
 
 def is_short(operator: Operator) -> bool:
@@ -148,7 +148,7 @@ def is_short(operator: Operator) -> bool:
 
 def short_ones(operators: Sequence[Operator], gains: Sequence[float]) -> list[int]:
     """The operators that get a short study, those with the largest potential gain first."""
-    short = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= _WORTH]
+    short = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= WORTH]
     return sorted(short, key=lambda i: -gains[i])
 
 

@@ -29,7 +29,7 @@ from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
 from deepgen.tuning.progress import Clock, process_start
 from deepgen.tuning.request import StudyPlan, plan
-from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
+from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, WORTH, RecordedWork, divided, is_short, short_ones
 from deepgen.vocabulary.errors import DeepgenError, Missing
 
 
@@ -103,8 +103,8 @@ def carry_out(
 def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None = None) -> Iterator[TuningJob]:
     """Each job with its share of the time budget, proportional to the expected gain. Unused time goes to later jobs.
 
-    Jobs that would get less than `least` seconds are skipped and reported. Elementwise operators have a short study
-    instead, before the others.
+    Jobs that would get less than `least` seconds wait for time that others leave, and are reported if there is none.
+    Elementwise operators have a short study instead, before the others.
     """
     budget = jobs[0].request.time_budget if len(jobs) > 1 else None
     if budget is None:
@@ -124,17 +124,22 @@ def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None
         out += short
     parts = divided([job.gain for job in jobs], budget, least)
     planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
-    out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
-    _say_left_out(out, "too little to gain")
+    others = [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]  # largest expected gain first
+    waiting = [job for job in others if job.gain >= WORTH]
+    _say_left_out([*out, *others[len(waiting) :]], "too little to gain")
     begun = False
     while planned:
         left, total = max(0.001, clock.left), sum(seconds for _, seconds in planned)
         # Earlier jobs may have taken longer than planned. At least one is tuned in any case.
         if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
-            _say_left_out([planned.pop()[0]], "too little time left")
+            waiting.insert(0, planned.pop()[0])
             continue
         begun, (job, seconds) = True, planned.pop(0)  # the first has the largest expected gain
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
+    # Studies of small spaces end long before their time.
+    while least and waiting and clock.left >= least:
+        yield replace(job := waiting.pop(0), request=replace(job.request, time_budget=clock.left))
+    _say_left_out(waiting, "too little time left")
 
 
 def _say_left_out(jobs: Sequence[TuningJob], why: str) -> None:
