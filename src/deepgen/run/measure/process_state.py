@@ -143,27 +143,20 @@ def _arithmetic_changes(changed: FloatingMode) -> list[str]:
     return [word for flag, word in words.items() if flag & changed]
 
 
+_PLAIN = {
+    "priority": "the scheduling priority", "timers": "the timers", "folder": "the working folder", "umask": "the umask",
+    "locale": "the locale", "name": "the name", "locked": "the locked memory",
+}  # fmt: skip
+
+
 def _changes(before: ProcessState, after: ProcessState) -> Iterator[str]:
     if before.cores != after.cores and not any(name in os.environ for name in _PINNING):
         yield "the CPU affinity"
-    if before.priority != after.priority:
-        yield "the scheduling priority"
     if before.blocked != after.blocked:
         yield f"the signal mask ({_signals(before.blocked ^ after.blocked)})"
     if before.handlers != after.handlers:
         yield f"the signal handlers ({_signals(_unlike(before.handlers, after.handlers))})"
-    if before.timers != after.timers:
-        yield "the timers"
-    if before.folder != after.folder:
-        yield "the working folder"
-    if before.umask != after.umask:
-        yield "the umask"
-    if before.locale != after.locale:
-        yield "the locale"
-    if before.name != after.name:
-        yield "the name"
-    if before.locked != after.locked:
-        yield "the locked memory"
+    yield from (words for name, words in _PLAIN.items() if getattr(before, name) != getattr(after, name))
     if limits := _unlike(before.limits, after.limits):
         yield f"the resource limits ({_listed(limits)})"
     variables = [name for name in _unlike(before.variables, after.variables) if not name.startswith(_RUNTIME_VARIABLES)]
