@@ -23,6 +23,7 @@ from deepgen.operators.signature import (
     TensorFacts,
     broadcast_strides,
     dense_strides,
+    number,
     stride_scalars,
 )
 from deepgen.operators.words import Word, words_of
@@ -197,7 +198,7 @@ class Operator(ABC):
         out: dict[str, int | float] = {**self.sizes(), **self.values()}
         for tensor in self.tensors():
             out.update(stride_scalars(tensor.name, dense_strides(tensor.shape)))
-        return out
+        return self._with_aliases(out)
 
     def aliases(self) -> Mapping[str, str]:
         """Other names of strides in `scalars`: each as an expression over sizes and the strides' own names."""
@@ -210,7 +211,10 @@ class Operator(ABC):
             facts = arrays.get(tensor.name)
             if facts is not None and facts.strides is not None:
                 out.update(stride_scalars(tensor.name, broadcast_strides(facts.shape, facts.strides, tensor.shape)))
-        return out
+        return self._with_aliases(out)
+
+    def _with_aliases(self, scalars: dict[str, int | float]) -> Mapping[str, int | float]:
+        return {**scalars, **{alias: number(meant, scalars) for alias, meant in self.aliases().items()}}
 
     def bind(self: O, arrays: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
         """The operator that fits a call's arrays and run-time scalars; errors name what does not fit."""

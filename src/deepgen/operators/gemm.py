@@ -18,7 +18,7 @@ from deepgen.operators import gemm_inputs
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import BLOCK, EXACT_SHARE, tiny_floor
-from deepgen.operators.signature import ANY, DENSE, ROWS, Param, Signature, Size, Solved, TensorFacts, number
+from deepgen.operators.signature import ANY, DENSE, ROWS, Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
@@ -187,10 +187,7 @@ class Gemm(Operator):
 
     def scalars(self) -> Mapping[str, int | float]:
         """Strides have their BLAS names in addition to the general ones."""
-        return self._with_aliases({**super().scalars(), "alpha": self.alpha, "beta": self.beta})
-
-    def strided(self, arrays: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        return self._with_aliases(super().strided(arrays))
+        return {**super().scalars(), "alpha": self.alpha, "beta": self.beta}
 
     def aliases(self) -> Mapping[str, str]:
         """The strides of rows and of batches; a single matrix is a batch of one, with any stride."""
@@ -208,10 +205,6 @@ class Gemm(Operator):
                 out[f"ld_{one.name}"] = f"stride_{one.name}_{int(batched)}"
                 out[f"stride_{one.name}"] = f"stride_{one.name}_0" if batched else "M * N"
         return out
-
-    def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
-        values: Any = scalars
-        return {**scalars, **{alias: number(meant, values) for alias, meant in self.aliases().items()}}
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
         """Accepts matrices and batches of them, whichever of these the kernel was tuned for."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from deepgen.operators.base import ReferenceApart, Tolerance, Work, least_work
 from deepgen.operators.gemm import Gemm, gemm
-from deepgen.operators.signature import ROWS, Param, Signature, Size, TensorFacts, number
+from deepgen.operators.signature import ROWS, Param, Signature, Size
 from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
@@ -122,20 +122,13 @@ class GroupedGemm(ReferenceApart):
         return {word: getattr(self, field) for word, field in _FIELDS.items()}
 
     def scalars(self) -> Mapping[str, int | float]:
-        return self._with_aliases({**super().scalars(), "alpha": 1.0, "beta": 0.0})
-
-    def strided(self, arrays: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        return self._with_aliases(super().strided(arrays))
+        return {**super().scalars(), "alpha": 1.0, "beta": 0.0}
 
     def aliases(self) -> Mapping[str, str]:
         """A GEMM's names, by which its families call them."""
         inner = {"A": 0, "B": 0 if self.gradient else 1, "C": 1 if self.gradient else 0}
         outer = {f"stride_{t.lower()}": f"stride_{t}_0" if place else "0" for t, place in inner.items()}
         return {"batch": "E", **{f"ld{t.lower()}": f"stride_{t}_{place}" for t, place in inner.items()}, **outer}
-
-    def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
-        values: Any = scalars
-        return {**scalars, **{alias: number(meant, values) for alias, meant in self.aliases().items()}}
 
     def resized(
         self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]
