@@ -45,6 +45,7 @@ OWN: list[Operator] = [
     attention(2, 8, 256, 300, 64, causal=True, window=100, layout="bshd"),
     attention(2, 8, 1, 300, 64, kv_heads=2),
     attention(3, 4, 2, 50, 16, kv_heads=2, dtype="f32", lengths=True, page=16),
+    attention(2, 4, 70, 150, 64, kv_heads=2, dtype="f8e4m3", scales=True, causal=True),
     grouped_gemm(5, 71, 33, 40, dtype="f32"),
     grouped_gemm(3, 24, 40, 131, layout="tn"),
     attention_backward(1, 4, 9, 13, 16, kv_heads=2, causal=True, dtype="f32"),
