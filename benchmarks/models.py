@@ -56,7 +56,7 @@ def record(runs: Runs, path: Path) -> None:
 def tune(work: Path, library: Path, seconds: float, target: str, *more: str) -> None:
     """Tune from the command line, as a user would."""
     words = ["tune", str(work), "--time-budget", str(seconds), "--library", str(library), "--target", target,
-             "--out", str(library.parent / "studies"), "--trials", "100000", *more]  # fmt: skip
+             "--out", str(library.parent / "studies"), *more]  # fmt: skip
     source = Path(dg.__file__).parents[1]  # exactly this deepgen, installed or not
     subprocess.run([sys.executable, "-m", "deepgen", *words], check=True, env={**os.environ, "PYTHONPATH": str(source)})
 
