@@ -17,11 +17,15 @@ import pytest
 
 import deepgen
 from deepgen import targets
+from deepgen.kernels.own.arguments import ScalarArgument, ScratchArgument, TensorArgument
+from deepgen.kernels.own.description import Description, OwnLaunch
 from deepgen.libraries.entry import Entry, Rival, Timed, Times
-from deepgen.operators import Param, Signature, softmax
+from deepgen.operators import Param, Signature, Tolerance, softmax
+from deepgen.run.measure.base import Helper, Policy, Task
 from deepgen.tuning.bundles.results import TrialResult
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Measurement, Source, Step, TensorArg, Verdict, codec
 from deepgen.vocabulary.codec import Malformed, Serializable, coded, from_json, to_json
+from deepgen.vocabulary.finding import CodeRef, CodeSource
 
 _SOFTMAX = softmax(4, 8)
 _PARAMS = (
@@ -34,6 +38,27 @@ _ENTRY = Entry(
     targets.resolve("x86:avx2"), True, None, False, "c_softmax", {"threads": 4}, "id", "hash", (("n > 1", "n is big"),),
     (_TIMED,), 12.5, None, {"study": "s"},
 )  # fmt: skip
+_REFS = [CodeRef("name", "softmax"), CodeRef("file", "own.py:Own", "0" * 64)]
+_SOURCES = [CodeSource(_REFS[0]), CodeSource(_REFS[1], Path("/a/own.py"))]
+_ARGUMENTS = (
+    TensorArgument("x", "input", ("n", 4), "f32", ("uniform", 0, 1), align=64),
+    TensorArgument("y", "output", ("n",), "f32", checked=False),
+    ScalarArgument("s", "f32", 0.5, (0.0, 1.0)),
+    ScratchArgument("w", "4 * n", zeroed=True),
+)
+_KERNEL = Description(
+    "own", "c", (Source("own.c", "text"),), _ARGUMENTS, {"n": 8}, {"b": (1, 2), "of": ((1, 2), (3, 4))},
+    (OwnLaunch("run", ("n", 1, 1), arguments=("x",)),), default={"b": 1}, tolerance={"y": Tolerance(0.0, 0.5)},
+    probes={"few": {}},
+)  # fmt: skip
+_POLICY = Policy(cold=False, threads=2, strict_floats=True)
+_TASKS = [
+    Task(_SOFTMAX, targets.resolve("x86:avx2")),
+    Task(
+        _SOFTMAX, targets.resolve("cuda:sm_90a"), 3, _POLICY, (_SOFTMAX,), (softmax(3, 8),), {"own": _SOURCES[1]},
+        ("cycles",), (), (_SOFTMAX,),
+    ),
+]  # fmt: skip
 # Example values of classes whose values cannot be generated from their field types alone.
 EXAMPLES: dict[type, list[Any]] = {
     Param: [*_PARAMS],
@@ -42,6 +67,13 @@ EXAMPLES: dict[type, list[Any]] = {
     Timed: [_TIMED],
     Entry: [_ENTRY],
     Times: [Times(_SOFTMAX, "cpu", True, 4, {"id": 0.5}, {"torch": 0.25}, ("torch",))],
+    CodeRef: _REFS,
+    CodeSource: _SOURCES,
+    TensorArgument: [*_ARGUMENTS[:2]],
+    Description: [_KERNEL],
+    Policy: [Policy(), _POLICY],
+    Task: _TASKS,
+    Helper: [Helper(Kernel("k", "c", (), (), LaunchPlan(())), Path("/a/b"))],
     TrialResult: [TrialResult(3, "id", Measurement(Verdict.CORRECT, samples=(0.5,)), {"registers": 4})],
 }
 
