@@ -382,3 +382,19 @@ def test_rows_that_are_read_again_are_held_in_shared_memory_if_registers_have_no
     assert not any(sketch.name == "held" for sketch in few)
     (tmp_path / "all").mkdir()
     right(lowered(kinds, small, lambda sketch: sketch.name == "held"), tmp_path / "all")
+
+
+@emulated
+def test_a_mean_of_what_several_sums_of_a_row_give_reads_rows_once(tmp_path: Path) -> None:
+    x, near, far = (dg.tensor(name, (37, 300), "f32") for name in ("x", "near", "far"))  # as a triplet loss does
+    k, row = (dg.reduce_axis(name, size) for name, size in (("k", 300), ("row", 37)))
+    apart = [dg.compute(f"to_{n}", (37,), lambda i, one=one: dg.sum((x[i, k] - one[i, k]) * (x[i, k] - one[i, k]), k))
+             for n, one in enumerate((near, far))]  # fmt: skip
+    each = dg.maximum(dg.sqrt(apart[0][row]) - dg.sqrt(apart[1][row]) + 1.0, 0.0)
+    expression = dg.expression(dg.compute("loss", (1,), lambda i: dg.sum(each, row) / 37))
+    (sketch, *_) = gpu_sketches(expression, H200)
+    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+    assert sketch.name == "rows_kept" and len(program.launches) == 2
+    assert "x" in used(program.launches[0].body) and "x" not in used(program.launches[1].body)
+    (tmp_path / "all").mkdir()
+    right(lowered({"loss": expression}, H200, lambda _: True), tmp_path / "all")

@@ -47,6 +47,27 @@ def with_ones(expression: Expression) -> Expression:
     return replace(expression, stages=tuple(replace(one, value=with_reads(one.value, along(one))) for one in stages))
 
 
+def with_row_values(expression: Expression) -> Expression:
+    """The expression in which reductions over rows, such as the mean of a loss, read a value for each row, if that
+    depends on several reductions of the row: one launch then reduces a row in all these ways, and reads it once."""
+    sums = {stage.name: stage for stage in expression.stages if stage.reduce is not None and not stage.scan}
+    stages: list[Stage] = []
+    for stage in expression.stages:
+        read = [one for one in reads(stage.value) if one.tensor in sums]
+        places = {tuple(facts.plain(index) or "" for index in one.indices) for one in read}
+        tensors = [{one.tensor for one in reads(sums[name].value)} for name in {one.tensor for one in read}]
+        over = {axis.name: axis for axis in stage.reduced}
+        own = any(facts.depends(one, axis.name) for one in reads(stage.value) for axis in stage.axes)
+        row = next(iter(places)) if len(places) == 1 else ()
+        if stage.name not in sums or own or len(tensors) < 2 or not set.intersection(*tensors) or {*row} != {*over}:
+            stages.append(stage)
+            continue
+        value = Stage(f"{stage.name}.row", tuple(over[name] for name in row), stage.value)
+        at = tuple(iterator(name) for name in row)
+        stages += [value, replace(stage, value=Read(value.name, at, stage.value.dtype))]
+    return replace(expression, stages=tuple(stages))
+
+
 def _without_one(stage: Stage) -> Stage:
     ones = {axis.name: 0 for axis in stage.reduced}
     alone = prod(axis.extent for axis in stage.reduced) == 1 and stage.reduce is not None

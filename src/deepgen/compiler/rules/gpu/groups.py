@@ -62,7 +62,7 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
         Inline(stage.name)
         for stage in expression.stages
         if stage.reduce is None and stage.name not in expression.outputs and stage.name not in keep
-        if not _stored_first(expression, stage)
+        if not _stored_first(expression, stage) and not _of_several(expression, stage)
     )
     return steps, changed(expression, steps)
 
@@ -75,6 +75,18 @@ def _stored_first(expression: Expression, stage: Stage) -> bool:
         return False
     uses = facts.readers(expression, stage.name)
     return bool(uses) and all(_times(one, stage.name) >= _OFTEN for one in uses)
+
+
+def _of_several(expression: Expression, stage: Stage) -> bool:
+    """Whether it has a value for each row, of several reductions of the row, and is reduced itself: with all of them in
+    one launch, a row is read once."""
+    sums = {one.name for one in expression.stages if one.reduce is not None and not one.scan}
+    own = [axis.name for axis in stage.axes]
+    read = [one for one in reads(stage.value) if one.tensor in sums]
+    rows = all([facts.plain(index) for index in one.indices] == own for one in read)
+    uses = facts.readers(expression, stage.name)
+    whole = all(isinstance(one.value, Read) and one.reduce and len(one.reduced) == len(own) for one in uses)
+    return len({one.tensor for one in read}) > 1 and rows and bool(uses) and whole
 
 
 def _times(reader: Stage, name: str) -> int:
