@@ -219,8 +219,7 @@ def cache_read(step: CacheRead, state: State) -> State:
             raise refused(step, f"stage {name} does not read {step.tensor}")
         if step.dtype is not None and any(r.tensor == step.tensor for r in reads(changed[name].stage.value)):
             raise refused(step, f"stage {name} does not cast all that it reads of {step.tensor} to {step.dtype}")
-    rows = step.scope == "warp" or (any(one.scope == "warp" for one in changed.values()) and step.scope == "register")
-    early = rows and step.tensor not in state.stages
+    early = step.scope == "warp" and step.tensor not in state.stages
     # What threads keep of a tensor they load before anything else, so that there is one wait for all of it.
     first = next(name for name, one in changed.items() if (one.scope != "warp" if early else name in step.readers))
     return replace(state, stages=_inserted(changed, copy, first))

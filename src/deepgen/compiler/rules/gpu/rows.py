@@ -114,7 +114,7 @@ def by_rows(
     early = _early(plan, group, kept)
     of_rows = _of_rows(plan, group)
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", _readers(row, t)) for t in (*kept, *early)))
-    plan.restructure(*(s.CacheRead(tensor, f"{tensor}.own", "register", (out.name,)) for tensor in of_rows))
+    plan.restructure(*(s.CacheRead(tensor, f"{tensor}.own", "warp", (out.name,)) for tensor in of_rows))
     longest = max(facts.elements(stage) for stage in reductions)
     plan.restructure(*(s.CacheRead(t, f"{t}.row", "shared", _readers(row, t)) for t in held))
     team, beside, each = (_cluster if cluster else _threads)(plan, group, reductions, longest, kept, held)
