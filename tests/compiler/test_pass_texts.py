@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cases import scan
 from test_passes import SQUARES, TILE, doubled, product, squares
 from test_squares import squares_of, turned
 
@@ -28,6 +29,7 @@ from deepgen.compiler.schedule.steps import (
     SetScope,
     Split,
     Tensorize,
+    whole,
 )
 from deepgen.operators.expr.nodes import Expression
 
@@ -122,6 +124,21 @@ MATRICES = (
     ComputeAt("rows", "C", "i1"),
     ComputeAt("columns", "C", "i1"),
 )
+SCANNED = (
+    CacheWrite("y", "sums", "warp"),
+    CacheRead("x", "run", "register", ("sums",)),
+    Split("y", "i1", (32, 4)),
+    Annotate("y", "i1.1", "thread.x"),
+    Annotate("y", "i1.2", "vector"),
+    SetScope("sums", "warp"),
+    Layout("sums", (*whole(0), LayoutPlace(1, 128), LayoutPlace(1, 1, 4), LayoutPlace(1, 4, 32))),
+    ComputeAt("sums", "y", "i0"),
+    Split("sums", "i1", (32, 4)),
+    Annotate("sums", "i1.1", "thread.x"),
+    Annotate("sums", "i1.2", "unroll"),
+    ComputeAt("run", "sums", "i1.1"),
+    Annotate("run", "a1", "vector"),
+)
 EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (doubled(10), (Split("y", "i0", (4,)), Annotate("y", "i0.1", "vector")), PROCESSOR),
     (product(5, 4, 5), TILE, PROCESSOR),
@@ -142,6 +159,7 @@ EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (two_results(), BOTH_IN_REGISTERS, GPU),
     (sums_of_three(), WINDOWS, GPU),
     (doubled(30), (Split("y", "i0", (8,)), Annotate("y", "i0.1", "thread.x")), GPU),
+    (scan((2, 5120), 1), SCANNED, GPU),
 ]
 
 

@@ -26,7 +26,7 @@ from deepgen.compiler.passes.launches import bind, build, together
 from deepgen.compiler.passes.matrices import matrices
 from deepgen.compiler.passes.memory import flatten, lanes, registers, storage
 from deepgen.compiler.passes.partition import partition
-from deepgen.compiler.passes.pipeline import barriers, pipeline
+from deepgen.compiler.passes.pipeline import barriers, pipeline, streams
 from deepgen.compiler.passes.simplify import simplify, unroll, unroll_registers
 from deepgen.compiler.passes.squares import squares
 from deepgen.compiler.passes.tensorize import stores, tensorize
@@ -75,6 +75,7 @@ PASSES: tuple[tuple[str, Work, Callable[[Machine], bool]], ...] = (
     ("lanes", each(lanes), _gpu),
     ("flatten", each(flatten), _any),
     ("simplify", each(simplify), _any),
+    ("streams", each(streams), _gpu),
     ("unroll", each(unroll_registers), _gpu),
     ("guards", each(guards), _any),
     ("squares", each(squares), _processor),

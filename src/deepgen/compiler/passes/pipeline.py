@@ -17,6 +17,7 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    accesses,
     calls,
     children,
     held_in,
@@ -227,3 +228,52 @@ def _composite(statement: Stmt) -> bool:
 def _done(statement: Stmt, shared: frozenset[str]) -> _Since:
     stored = {s.buffer for s in walk(statement) if isinstance(s, Store) and not s.ahead}
     return _Since(shared & stored, shared & read_in(statement))
+
+
+_MOST_SCANNED, _AT_ONCE = 128, 8  # numbers of a lane that registers have room for; its loads at the same time
+
+
+def streams(body: Stmt, around: Around) -> Stmt:
+    """Rows that lanes scan, but have no room for, are loaded, scanned and stored a few runs at a time."""
+    body = with_children(body, lambda one: streams(one, around))
+    if not isinstance(body, Alloc) or body.buffer.scope != "warp" or body.buffer.sizes[0] <= _MOST_SCANNED:
+        return body
+    match body.body:
+        case Seq((For() as load, Alloc(carry, Seq((Store() as start, For() as scan))), store)):
+            asked, last = (store.conditions, store.then) if isinstance(store, If) else ((), store)
+            loops = [load, scan, last]
+            each = body.buffer.sizes[0] // load.extent
+            if all(_by_runs(loop, body.buffer.name, load.extent, each) for loop in loops):
+                count = max(n for n in range(1, _AT_ONCE + 1) if load.extent % n == 0)
+                part = f"{body.buffer.name}.part"
+                *first, end = (_of_part(loop, body.buffer.name, part, count, each) for loop in loops)
+                rows = For(part, load.extent // count, SERIAL, sequence(*first, If(asked, end) if asked else end))
+                held = replace(body.buffer, sizes=(count * each, *body.buffer.sizes[1:]))
+                return Alloc(held, Alloc(carry, sequence(start, rows)))
+    return body
+
+
+def _by_runs(loop: Stmt, buffer: str, extent: int, each: int) -> bool:
+    """Whether each iteration of a loop uses its own run of a buffer."""
+    if not isinstance(loop, For) or loop.extent != extent or loop.limits or loop.kind in BOUND:
+        return False
+    ranges = {s.variable: (0, s.extent - 1) for s in walk(loop) if isinstance(s, For)}
+    places = [read.indices[0] - iterator(loop.variable) * each for s in walk(loop) for read in accesses(s)
+              if read.tensor == buffer]  # fmt: skip
+    own = [place.bounds(ranges) for place in places if place.iterators <= {*ranges} - {loop.variable}]
+    return bool(own) and len(own) == len(places) and all(low >= 0 and high < each for low, high in own)
+
+
+def _of_part(loop: Stmt, buffer: str, part: str, count: int, each: int) -> Stmt:
+    """The iterations of a loop that belong to a part, with the part's numbers at the beginning of the buffer."""
+    assert isinstance(loop, For)
+    moved = {loop.variable: iterator(part) * count + iterator(loop.variable)}
+    body = with_indices_in(loop.body, lambda index: index.substitute(moved))
+
+    def own(name: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        return (indices[0] - iterator(part) * (count * each), *indices[1:]) if name == buffer else indices
+
+    def within(statement: Stmt) -> Stmt:
+        return with_accesses(with_children(statement, within), own)
+
+    return replace(loop, extent=count, kind=UNROLL, body=within(body))

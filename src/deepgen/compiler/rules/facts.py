@@ -104,6 +104,15 @@ def depends(read: Read, axis: str) -> bool:
     return any(axis in index.iterators for index in read.indices)
 
 
+_STREAMED, _MANY_ROWS = 1024, 1024
+
+
+def streamed(scan: Stage) -> bool:
+    """Whether rows are so many that each is scanned by a warp from its beginning to its end, however long it is."""
+    *rows, last = scan.axes
+    return scan.scan == last.name and last.extent % _STREAMED == 0 and prod(axis.extent for axis in rows) >= _MANY_ROWS
+
+
 def operands(sums: Stage) -> list[Read]:
     """Its reads, one for each tensor."""
     return list({read.tensor: read for read in reads(sums.value)}.values())

@@ -236,7 +236,7 @@ def held_numbers(scan: Stage) -> int:
 
 def scans_rows(scan: Stage) -> bool:
     """Whether it scans rows or columns that it reads in order, and that fit in lanes."""
-    fits = 1 < scan.axes[scanned_place(scan)].extent <= held_numbers(scan)
+    fits = 1 < scan.axes[scanned_place(scan)].extent <= held_numbers(scan) or facts.streamed(scan)
     return fits and (reads_rows(scan) or reads_columns(scan))
 
 

@@ -85,7 +85,8 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     sizes = _of_columns(plan, scan, operands, together) if columns else _of_rows(plan, scan, operands)
     team, each, rows, iterations = sizes
     held = times([iterations, covered(length, times([team, each])), each])
-    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
+    fits = length > held_numbers(scan) and facts.streamed(scan)  # a few runs at a time
+    plan.require(fits or held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
     plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, rows]))
     loops = [axis.name for axis in out.axes]
@@ -128,10 +129,11 @@ def _of_rows(plan: Plan, scan: Stage, operands: tuple[Read, ...]) -> tuple[Exten
     each = plan.knob("each", widths, widths[-1])
     teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
     covering = 1 << (-(-length // widths[-1]) - 1).bit_length()
-    team = plan.knob("team", teams, min(_WARP, max(2, covering)))
+    long = length > held_numbers(scan)
+    team = plan.knob("team", [_WARP] if long else teams, min(_WARP, max(2, covering)))
     usual = _USUAL_THREADS // min(_WARP, max(2, covering))
     rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
-    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
+    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0 and (n == 1 or not long)]
     return team, each, rows, plan.knob("turns", several, 1)
 
 
@@ -192,7 +194,7 @@ def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
     if not reads_rows(scan):
         return None
     length, rows = scan.axes[-1].extent, scan.axes[:-1]
-    if length <= held_numbers(scan):
+    if length <= held_numbers(scan) or facts.streamed(scan):
         return expression
     pieces = [n for n in range(_SHORTEST, held_numbers(scan) // 2 + 1) if length % n == 0]
     same = all(at == names[stage] for stage, _, at in plain) and not any(map(_placed, names))
