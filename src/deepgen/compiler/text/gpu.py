@@ -38,6 +38,7 @@ from deepgen.operators.expr.nodes import Binary, Expression, Read, Unary, Value
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
+_LANES = 32  # threads of a row, at most, that load numbers of a row early
 _BLOCKS = 1  # per multiprocessor: as many as fit
 _HEADER, _PRODUCTS, _CLUSTERS, _ROUNDED = "expressions.h", "matrices.h", "clusters.h", "rounded.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
@@ -275,7 +276,10 @@ class LaunchEmitter(Statements[GpuScope]):
 
     def early(self, buffer: Buffer, value: Value) -> bool:
         """Whether it loads a single number for later, before threads join what they reduce."""
-        joins = any(isinstance(s, Store) and s.joined for s in walk(self.launch.body))
+        # Of longer rows all warps would wait for the same number, past the caches.
+        joins = self.launch.threads[0] <= _LANES and any(
+            isinstance(s, Store) and s.joined for s in walk(self.launch.body)
+        )
         single = buffer.scope in HELD and buffer.elements == 1
         return joins and single and isinstance(value, Read) and value.tensor not in self.written
 

@@ -27,6 +27,7 @@ _MOST_OF_CLUSTER = 1 << 20  # bytes of a row: of more, 16 multiprocessors take l
 _FEW, _LONG = 256, 32  # results: with fewer, threads share a reduction; elements of which a thread alone waits for all
 _THREADS = 64  # per multiprocessor, of which each waits on its own
 _BLOCKS, _MANY_ROUNDS, _SEVERAL_ROUNDS = 8, 16, 4  # per multiprocessor; of loads
+_MANY_THREADS = 1 << 20  # more than any chip has room for
 _FEW_ELEMENTS = 512  # per multiprocessor, of all rows
 _MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their elements of a row
 _LONG_RUN = 8192  # elements along the last of several axes, of which threads take some at a time several times
@@ -184,7 +185,7 @@ def _held(plan: Plan) -> list[str]:
     """The tensors of long rows of which several stages read the same elements, if a row fits in shared memory, where
     blocks that read theirs again from L2 would move it several times."""
     group = plan.part
-    fits = plan.target.shared_per_block - _BESIDE_HELD
+    fits = plan.target.shared_per_sm // 2 - _BESIDE_HELD  # for two blocks: one alone would only load, or only reduce
     if not group.rows or group.once or group.last.reduce is not None:
         return []
     names = [axis.name for axis in group.sums[0].axes]
@@ -221,8 +222,11 @@ def _threads(
     least = 1 if longest <= _SHORTEST_ROW and count >= plan.target.multiprocessors * _USUAL_THREADS else 2
     if least == 1:  # there are rows for all threads: each takes one, in runs that divide it
         usual = 1
-    if held and 2 * _row_bytes(plan, group, held) <= plan.target.shared_per_sm - _BESIDE_HELD:
-        usual //= 2  # several blocks: some load or store rows while others reduce theirs
+    runs = longest // each_usual
+    if not kept and longest > _SHORT_ROW and runs < usual == plan.target.warp and count * runs >= _MANY_THREADS:
+        usual = 1 << runs.bit_length() - 1  # all have a run, and some two, in place of one and none
+    if held and not group.across:
+        usual //= 2  # of several blocks some load or store rows while others reduce theirs
     columns = group.rows and place_of_rows(group) < len(group.sums[0].axes)
     if columns:  # neighbouring threads have neighbouring columns, each as much of one as it can keep
         least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
@@ -321,7 +325,8 @@ def _usual_each(plan: Plan, group: StageGroup, reductions: Sequence[Stage], long
     several = [stage.reduced[-1].extent for stage in reductions if len(stage.reduced) > 1]
     each = min([each, *(extent & -extent for extent in several)])  # of a run that goes on elsewhere, each is a load
     if _rows(group.last, group) * longest <= plan.target.multiprocessors * _FEW_ELEMENTS:
-        each = min(each, 2, longest & -longest)  # short code, without a guard for each, ends sooner than wide loads do
+        each = min(each, longest & -longest)  # short code, without a guard for each, ends sooner than wide loads do
+        each = min(each, 4) if longest <= _MEDIUM_ROW or not kept else each
     if _rows(group.last, group) > 1 and (kept or group.rows):  # runs that no row begins in are loaded at once
         each = min(each, *(_aligned(plan, one, read) for one in reductions for read in _streams(one)))
     return each

@@ -308,7 +308,7 @@ def _of_windows(plan: Plan, out: Stage, steps: Mapping[str, int]) -> tuple[dict[
     run, room = WIDEST // dtype(out.dtype).bytes, _USUAL_THREADS
     for n, axis in enumerate(reversed(out.axes)):
         extent, last = axis.extent, n == 0
-        most = _neighbours(n, len(out.axes)) if axis.name in steps else 1
+        most = _neighbours(n, len(out.axes))  # which share loads, or at least the places of these
         if last:
             most = run if steps.get(axis.name, 1) == 1 else 1
         several = [k for k in powers(_MOST_INNER) if k <= extent]
