@@ -290,7 +290,7 @@ def test_threads_share_short_rows() -> None:
 
 
 def test_a_warp_keeps_rows_that_are_little_longer_than_it_usually_keeps() -> None:
-    for count, cols, team in ((20_000, 528, 32), (20_000, 784, 64), (40, 528, 256)):
+    for count, cols, team in ((20_000, 528, 32), (20_000, 784, 64), (40, 528, 128)):
         x, over = dg.tensor("x", (count, cols), "f16"), dg.reduce_axis("k", cols)
         most = dg.compute("most", (count,), lambda i, x=x, over=over: dg.max(x[i, over], over))
         away = dg.compute("y", (count, cols), lambda i, j, x=x, most=most: x[i, j] - most[i])
@@ -373,7 +373,6 @@ def test_rows_that_are_read_again_are_held_in_shared_memory_if_registers_have_no
     kinds = {
         "channels": batch_norm((5, 4, 3500), "f32"),
         "channels of 16 bits, no whole runs": batch_norm((7, 3, 2501), "bf16"),
-        "softmax": cases.softmax(3, 45001),
     }
     for name, expression in kinds.items():
         (sketch, *_) = gpu_sketches(expression, small)

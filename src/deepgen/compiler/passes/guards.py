@@ -23,7 +23,7 @@ from deepgen.compiler.passes.ir import (
     with_indices_in,
 )
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
-from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
+from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Read, Select, Value, children, reads, replaced
 from deepgen.operators.expr.nodes import walk as walk_value
@@ -105,7 +105,7 @@ def _all_or_none(loop: For, condition: Index) -> bool:
     return apart > 0 and first.constant % apart >= -(condition.step(loop.variable) or 0) * (loop.extent - 1)
 
 
-_LEAST_ROUNDS = 3
+_LEAST_ROUNDS = {SERIAL: 3, UNROLL: 1}  # of loops that are written out, each round has its code in any case
 
 
 def rounds(body: Stmt, around: Around) -> Stmt:
@@ -118,12 +118,12 @@ def rounds(body: Stmt, around: Around) -> Stmt:
 class _Rounds(Inside):
     def of(self, statement: Stmt) -> Stmt:
         statement = with_children(statement, self.inside(statement).of)
-        if not isinstance(statement, For) or statement.kind != SERIAL or not _only_stores(statement.body):
+        if not isinstance(statement, For) or statement.kind not in _LEAST_ROUNDS or not _only_stores(statement.body):
             return statement
         guard = _guard(statement.body)
         allowed = (self._rounds(statement, asked) for asked in (*statement.limits, *guard.conditions))
         whole = min([statement.extent, *allowed])
-        if not _LEAST_ROUNDS <= whole <= statement.extent or (whole == statement.extent and not guard.conditions):
+        if whole < _LEAST_ROUNDS[statement.kind]:
             return statement
         first = replace(statement, extent=whole, body=guard.then, limits=())
         if whole == statement.extent:
@@ -137,7 +137,7 @@ class _Rounds(Inside):
         """The rounds that a limit of the loop, or a condition in it, allows in any case."""
         if asked in loop.limits:
             return max(0, asked.bounds(self.bounds.ranges)[0])
-        limit = limit_of(loop, asked)
+        limit = limit_of(replace(loop, kind=SERIAL), asked)
         if limit is not None:
             return max(0, limit.bounds(self.bounds.ranges)[0])
         return loop.extent if asked.bounds({**self.bounds.ranges, loop.variable: (0, loop.extent - 1)})[0] >= 0 else 0
