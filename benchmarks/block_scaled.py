@@ -48,11 +48,11 @@ class Case:
         self.out = self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
 
     def scales(self, rows: tuple[int, int]) -> tuple[Any, Any]:
-        """Of A with M innermost, as kernels in use have them; of B with K innermost."""
+        """As kernels in use have them: of rows and columns with these innermost, of blocks of B with K innermost."""
         blocks = -(-self.shape[2] // 128)
         a, b = (-(-size // each) for size, each in zip(self.shape[:2], rows, strict=True))
-        one, other = (self.torch.rand(*size, device="cuda") + 0.5 for size in ((blocks, a), (b, blocks)))
-        return one.T, other
+        one, other = (self.torch.rand(*size, device="cuda") + 0.5 for size in ((blocks, a), (blocks, b)))
+        return one.T, other.T if rows[1] == 1 else other.T.contiguous()
 
     def off(self, call: Any, scales: tuple[Any, Any] | None, rows: tuple[int, int]) -> float:
         a, b = self.a.double(), self.b.double()

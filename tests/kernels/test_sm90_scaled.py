@@ -26,6 +26,8 @@ TILES: dict[str, dict[str, Any]] = {
     "in parts": {"FIXUP": "split", "CLUSTER_K": 2, "PARTS": 2, "BN": 96, "CONSUMERS": 1},
     "in even shares": {"FIXUP": "stream", "BN": 96, "CONSUMERS": 1},
     "in long stages": {"ATOMS": 2, "BN": 96, "FIXUP": "none", "CONSUMERS": 1},
+    "ahead": {"AHEAD": True, "BN": 72, "CONSUMERS": 2, "TILES_M": 1, "SCHEDULE": "cooperative"},
+    "ahead, taking turns": {"AHEAD": True, "BN": 64, "TILES_M": 1, "SCHEDULE": "ping-pong"},
 }
 emulated = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emulation.NO_COMPILER)
 
@@ -44,6 +46,10 @@ emulated = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emula
         ("in parts", "1x128,128x128", {}),
         ("in even shares", "128x128,128x128", {}),
         ("in long stages", "1x128,128x128", {}),
+        ("ahead", "1x128,128x128", {"turned": ("scale_b",)}),
+        ("ahead", "1x128,1x128", {}),
+        ("ahead", "none", {"c": "f32"}),
+        ("ahead, taking turns", "128x128,128x128", {}),
     ],
 )
 def test_blocks_are_multiplied_by_their_factors(tiles: str, scales: str, words: dict[str, Any], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from deepgen.frontends.torch import calls, lazy, rows, windows
 from deepgen.frontends.torch.elements import ATEN as ON_ELEMENTS
+from deepgen.frontends.torch.fused import fused
 from deepgen.frontends.torch.lazy import Lazy, constant, of_tensor, result
 from deepgen.frontends.torch.products import Asked
 from deepgen.operators import Operator
@@ -73,6 +74,9 @@ def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
     graph = _graph(module, [*state()], tensors, inputs, _parts(_ATTENTION))
     node = _single(graph)
     call = node and _called(graph, node, tensors)
+    if call is None and (whole := fused(graph, _output(graph), tensors)) is not None:
+        out = _output(graph).meta["val"]
+        return Traced(whole.operator, tuple(out.shape), out.dtype, None, whole.read, partial(_detached, state))
     if call is None and any(one.target in _ATTENTION for one in graph.graph.nodes):
         graph = _graph(module, [*state()], tensors, inputs, _parts())
     if node is None or call is None or _is_vector(call.operator):

@@ -98,8 +98,9 @@ def aligned_rows(gemm: Gemm, store: int) -> list[tuple[str, str]]:
     return out
 
 
-def macros(gemm: Gemm) -> dict[str, int]:
-    return {"EPILOGUE": 1} if gemm.epilogue else {}
+def macros(gemm: Gemm, early: int = 0) -> dict[str, int]:
+    """`early`: pieces of a tile whose operands are loaded while the tile's products run."""
+    return {"EPILOGUE": 1, **({"EARLY_PIECES": early} if early else {})} if gemm.epilogue else {}
 
 
 def registers(gemm: Gemm) -> int:

@@ -56,7 +56,7 @@ class Sm90Conv:
         lowered = lower(gemm, config)
         lines = ("store_lines.h",) if config["STORE"] in BY_LINES else ()
         files = (
-            *sm90_sources((*_SHARED, *lines), {}),
+            *sm90_sources((*_SHARED, *lines), {"AHEAD": config.get("AHEAD", False)}),
             Source("products.h", products_header(gemm, config["BN"])),
             Source("producers.h", source_text(__name__, "windows.h")),
             *sources(__name__, ("im2col.h",)),

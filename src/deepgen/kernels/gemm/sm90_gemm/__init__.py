@@ -68,13 +68,15 @@ class Sm90Gemm:
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
         more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None, "paired.h": pair}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
-        words = {"BLOCK_SCALES": gemm.blocks is not None, "PAIRED": pair, "EARLY": early(gemm, config)}
+        pieces = early(gemm, config)
+        words = {"BLOCK_SCALES": gemm.blocks is not None, "PAIRED": pair, "EARLY": pieces > 0}
+        words["AHEAD"] = config.get("AHEAD", False)
         own = sm90_sources(files, words, text=bool(gemm.epilogue))
         return Kernel(
             name=self.name,
             language="cuda",
             sources=(*own, products, *epilogue.chunk_sources(gemm, __name__)),
-            flags=("-std=c++17", *defines({**lowered.macros, **epilogue.macros(gemm)})),
+            flags=("-std=c++17", *defines({**lowered.macros, **epilogue.macros(gemm, pieces)})),
             plan=(paired.planned if pair else plan)(gemm, config, lowered, gpu.multiprocessors),
         )
 
@@ -94,7 +96,7 @@ class Sm90Gemm:
         return LAUNCH * 1e-6
 
 
-_WORDS = ("GROUPED", "BLOCK_SCALES", "PAIRED", "EARLY")  # what only some kernels have
+_WORDS = ("GROUPED", "BLOCK_SCALES", "PAIRED", "EARLY", "AHEAD")  # what only some kernels have
 
 
 def sm90_sources(names: Iterable[str], words: Mapping[str, bool], *, text: bool = False) -> tuple[Source, ...]:

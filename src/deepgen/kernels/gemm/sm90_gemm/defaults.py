@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class Way(NamedTuple):
     blocks: int = 1  # per multiprocessor
     store: str = ""  # empty: the one that suits the rows of C
     loads: bool = False  # loads unaligned lines without copies
+    ahead: bool = False  # begins the next step's products before it adds sums of 8-bit floats
 
     @property
     def bm(self) -> int:
@@ -119,9 +121,9 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     steps = _steps(gemm)
     row, cached = gemm.n * dtype(gemm.c).bytes, gemm.least_bytes() <= _CACHED
     stores = ("", "straight", "sectors") if row % LINE_BYTES else ("",)
-    for consumers, tiles_m, ping_pong in _GROUPS:
+    for ahead, (consumers, tiles_m, ping_pong) in product((False, True) if promotes(gemm) else (False,), _GROUPS):
         for bn in _widths(gemm, gpu, Way(consumers, tiles_m, 8, ping_pong).bm):
-            tile = Way(consumers, tiles_m, bn, ping_pong)
+            tile = Way(consumers, tiles_m, bn, ping_pong, ahead=ahead)
             most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
@@ -194,7 +196,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         return None
     # If there is room for more than twelve stages, longer ones request more from memory at once: 7 % faster on average
     # in 59 pairs that were raced, 7 of which were slower.
-    atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" and not way.loads else 1
+    few = staying or way.fixup != "none" or way.loads or way.ahead
+    atoms = 2 if most > STAGES[-1] and not few else 1
     result: dict[str, Any] = {
         "SCHEDULE": "ping-pong" if way.ping_pong else "cooperative",
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
@@ -205,6 +208,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
         "FIXED": False,  # without a search a kernel should serve other shapes, too
     }  # fmt: skip
+    if promotes(gemm):
+        result["AHEAD"] = way.ahead
     if buffers:
         result["BUFFERS"] = buffers
     if realigned(gemm):
@@ -232,7 +237,7 @@ def _late(gemm: Gemm, way: Way) -> bool:
 
 
 def _sums(gemm: Gemm, way: Way) -> int:
-    return sums_of(gemm, {"TILES_M": way.tiles_m, "BN": way.bn})
+    return sums_of(gemm, {"TILES_M": way.tiles_m, "BN": way.bn, "AHEAD": way.ahead})
 
 
 def _steps(gemm: Gemm) -> int:

@@ -147,18 +147,19 @@ constexpr int SLOTS = REUSE ? PIECES : EPILOGUE_BUFFERS;      // buffers of a wa
 static_assert(BN / 8 % PIECE == 0, "a piece lies in one line of chunks");
 
 #if EARLY
-// What a tile's epilogue reads, asked for before the tile's products: where no other tile's run beside it, a wait for
-// memory would be seen.
+// What a tile's epilogue reads. The operands of EARLY_PIECES pieces are on their way before the tile's last products: a
+// wait for memory would be seen where no other products run beside it. Each piece asks for those of one that comes later.
 struct Early {
     Finish<PIECE> of[PIECES];
 
-    DG_DEVICE Early(const Problem& p, const Piece& w, int row) {
-        int lane = threadIdx.x % 32;
+    DG_DEVICE void ask(const Problem& p, const Piece& w, int row, int s) {
+        if (s >= PIECES) return;
+        int lane = threadIdx.x % 32, chunk = s * PIECE, r = w.m + row + chunk / (BN / 8) * 64 + lane / 4;
+        of[s] = Finish<PIECE>(p, w.batch * p.stride_c, r, w.n + chunk % (BN / 8) * 8 + lane % 4 * 2);
+    }
+    DG_DEVICE void begin(const Problem& p, const Piece& w, int row) {
 #pragma unroll
-        for (int s = 0; s < PIECES; ++s) {
-            int chunk = s * PIECE, r = w.m + row + chunk / (BN / 8) * 64 + lane / 4;
-            of[s] = Finish<PIECE>(p, w.batch * p.stride_c, r, w.n + chunk % (BN / 8) * 8 + lane % 4 * 2);
-        }
+        for (int s = 0; s < EARLY_PIECES; ++s) ask(p, w, row, s);
     }
 };
 
@@ -223,13 +224,14 @@ DG_DEVICE void store_copied(
     const Problem& p, const TensorMap* map, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffers,
     int& turn
 #if EARLY
-    , const Early& early
+    , Early& early
 #endif
 ) {
 #pragma unroll
     for (int s = 0; s < PIECES; ++s) {
         u32 words[WORDS];
 #if EARLY
+        early.ask(p, w, row, s + EARLY_PIECES);
         pack(p, early.of[s], s, sums, words);
 #else
         pack(p, w, row, s, sums, words);

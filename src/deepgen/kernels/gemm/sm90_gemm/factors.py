@@ -11,11 +11,9 @@ from deepgen.vocabulary import Arg, ScalarArg, TensorArg
 _RING = 8  # blocks of K whose factors are in shared memory, or on their way to it
 
 
-def factor_registers(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:
+def factor_registers(gemm: Gemm, tiles_m: Any) -> Any:
     """Registers of a thread for factors of blocks, as far as they are not among those that every kernel has."""
-    if gemm.blocks is None:
-        return 0
-    return (tiles_m - 1) * 8 + (4 if gemm.blocks[1] > 1 else bn // 8 + 8)
+    return (tiles_m - 1) * 8 + 4 if gemm.blocks else 0
 
 
 def factor_places(gemm: Gemm, bn: Any, tiles_m: Any) -> Any:

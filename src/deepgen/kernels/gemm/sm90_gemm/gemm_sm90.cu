@@ -209,6 +209,39 @@ DG_DEVICE void multiply_exact_step(
     at.advance();
 }
 
+#if AHEAD
+// The same in two halves: a step's products are put in line before those of the step before are added, so that the tensor
+// cores do not wait for that.
+DG_DEVICE void begin_exact_step(acc_t (&some)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b) {
+    barrier_wait(s.full + at.stage * 8, at.phase);
+    u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
+    products_begin();
+    put_products(some, a + tile, b + tile, false);
+    products_commit();
+    at.advance();
+}
+template <int BEHIND>  // steps in line behind this one
+DG_DEVICE void end_exact_step(
+    acc_t (&sums)[CHUNKS * 4], acc_t (&some)[CHUNKS * 4], const Shared& s, int& stage, bool last, int rank
+#if BLOCK_SCALES
+    , Factors& factors
+#endif
+) {
+#if BLOCK_SCALES
+    u32 mine = factors.next();
+#endif
+    products_wait<BEHIND>();
+    if (!last) release(s.empty + stage * 8, rank);
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+#if BLOCK_SCALES
+    factors.add(sums, some, mine);
+#else
+#pragma unroll
+    for (int k = 0; k < CHUNKS * 4; ++k) pin(some[k]), sums[k] += some[k];
+#endif
+}
+
+#endif
 // A tile's results, rounded, that are stored while the next tile's products run: the tensor cores do not wait for them.
 struct Late {
 #if LATE
@@ -219,16 +252,31 @@ struct Late {
     u32 words[PIECES][WORDS];
     Piece w;
     bool any = false;
+#if EARLY
+    const Problem& p;
+    Early early;  // in the registers of results, when these are stored
+
+    DG_DEVICE Late(const Problem& p, const TensorMap* map, int row, u32 buffers, int& turn)
+        : map(map), row(row), buffers(buffers), turn(turn), p(p) {}
+#else
 
     DG_DEVICE Late(const TensorMap* map, int row, u32 buffers, int& turn)
         : map(map), row(row), buffers(buffers), turn(turn) {}
+#endif
 #if PAIRED
     DG_DEVICE void keep(const Problem& p, const Piece& tile, const acc_t (&sums)[RESULT_CHUNKS * 4]) {
 #else
     DG_DEVICE void keep(const Problem& p, const Piece& tile, const acc_t (&sums)[CHUNKS * 4]) {
 #endif
 #pragma unroll
+#if EARLY
+        for (int piece = 0; piece < PIECES; ++piece) {
+            early.ask(p, tile, row, piece + EARLY_PIECES);
+            pack(p, early.of[piece], piece, sums, words[piece]);
+        }
+#else
         for (int piece = 0; piece < PIECES; ++piece) pack(p, tile, row, piece, sums, words[piece]);
+#endif
 #pragma unroll
         for (int i = 0; i < PIECES * WORDS; ++i) pin(words[i / WORDS][i % WORDS]);
         w = tile;
@@ -264,11 +312,36 @@ DG_DEVICE void multiply(
 #if EXACT
 #pragma unroll
     for (int k = 0; k < CHUNKS * 4; ++k) sums[k] = 0;
+#if AHEAD
+#if BLOCK_SCALES
+#define FACTORS_OF_STEP , factors
+#else
+#define FACTORS_OF_STEP
+#endif
+    acc_t even[CHUNKS * 4], odd[CHUNKS * 4];
+    int done = at.stage;
+    begin_exact_step(even, s, at, a, b);
+#pragma unroll 1
+    for (i = 1; i + 1 < steps; i += 2) {
+        begin_exact_step(odd, s, at, a, b);
+        end_exact_step<1>(sums, even, s, done, false, rank FACTORS_OF_STEP);
+        begin_exact_step(even, s, at, a, b);
+        end_exact_step<1>(sums, odd, s, done, false, rank FACTORS_OF_STEP);
+    }
+    if (i < steps) {
+        begin_exact_step(odd, s, at, a, b);
+        end_exact_step<1>(sums, even, s, done, false, rank FACTORS_OF_STEP);
+        end_exact_step<0>(sums, odd, s, done, true, rank FACTORS_OF_STEP);
+    } else {
+        end_exact_step<0>(sums, even, s, done, true, rank FACTORS_OF_STEP);
+    }
+#else
 #pragma unroll 1
 #if BLOCK_SCALES
     for (; i < steps; ++i) multiply_exact_step(sums, s, at, a, b, i + 1 == steps, rank, factors);
 #else
     for (; i < steps; ++i) multiply_exact_step(sums, s, at, a, b, i + 1 == steps, rank);
+#endif
 #endif
     u32 last = s.empty + (at.stage == 0 ? STAGES - 1 : at.stage - 1) * 8;
 #else
@@ -283,6 +356,9 @@ DG_DEVICE void multiply(
         late.store(piece);
     }
     late.any = false;
+#if EARLY
+    late.early.begin(late.p, w, late.row);
+#endif
 #endif
 #pragma unroll 1
 #if GROUPED
@@ -317,7 +393,11 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     [[maybe_unused]] int turn = 0;
 #endif
 #if LATE
+#if EARLY
+    Late late(p, c, row, buffers, turn);
+#else
     Late late(c, row, buffers, turn);
+#endif
 #else
     Late late;
 #endif
@@ -338,7 +418,10 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #endif
         acc_t sums[CHUNKS * 4];
 #if EARLY
-        const Early early(p, w, row);
+#if !LATE
+        Early early;
+        early.begin(p, w, row);
+#endif
 #endif
         if (PING_PONG) meet(ORDER + group, 256);
 #if BLOCK_SCALES

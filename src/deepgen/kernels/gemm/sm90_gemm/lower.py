@@ -156,6 +156,11 @@ def promotes(gemm: Gemm) -> bool:
     return gemm.a.startswith("f8") and not gemm.fast_sums
 
 
+def sets_of_sums(gemm: Gemm, c: Mapping[str, Any]) -> int:
+    """Registers for each sum of a thread."""
+    return (3 if c.get("AHEAD") else 2) if promotes(gemm) else 1
+
+
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
     """Sizes and factors as constants in the code, so that nothing is read or divided before the first fetch."""
     if not fixed:

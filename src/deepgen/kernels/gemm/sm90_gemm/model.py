@@ -19,6 +19,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     producers,
     promotes,
     rows_of_tile,
+    sets_of_sums,
     shared_bytes,
 )
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, PITCH_BYTES
@@ -39,11 +40,13 @@ _PING_PONG = 0.1  # additional until the second warpgroup begins; fitted to earl
 _TILE = 0.25  # from a tile's last product to the first of the next tile
 _BLOCK = 1.6  # from a block's end to the first products of the block that takes its place
 _LATENCY = 0.68  # latency of a stage
+_CLUSTER_LATENCY = 1.0  # of one that blocks of a cluster fetch for each other
 _CLOCK = 1960.0  # clocks per microsecond
 # Clocks per step, which is 128 bytes of K:
 _OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memory: cost in power, or as the bottleneck
 _ALONE = 64.0  # the last products of a warpgroup, if no other work overlaps with them
 _PROMOTE, _ADD = 65.0, 1.23  # moving sums of 8-bit floats; additional for each column if no other group multiplies
+_AHEAD = 0.3  # of that, if the next step's products run meanwhile; a guess
 _FACTOR = 6.0  # of each warpgroup and group of columns that always share a block: its factors; counted, not fitted
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; additional if K ends in it
 _NARROW_LINE = 1.5  # additional for a line across K that is mostly outside the matrix
@@ -61,7 +64,7 @@ _STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 12.0, 41.0  # by lines: per warpgroup
 _STORING = 2.3  # warpgroups that do not slow each other down
 _SPLIT_COPY, _SPLIT_FAR = 0.2, 0.05  # relative slowdown if rows are not aligned to 64 bytes
 _TEXT_WARPS = 2  # of a scheduler, that have it busy with an epilogue's text
-_TEXT_BESIDE = 0.65  # exposed share of a text that is computed beside the next tile's products
+_TEXT_BESIDE = 1.4  # exposed share of a text between two tiles, with its waits; two warpgroups are at it together
 _LINES_BEGIN = 0.3  # until the first whole rows are stored
 _RAGGED = 0.28  # additional share if tiles are not multiples of 128 bytes
 _ODD = 0.74  # additional share for direct stores to unaligned rows
@@ -163,8 +166,8 @@ def splits_of(c: Config) -> int:
 
 def sums_of(gemm: Gemm, c: Config) -> int:
     """Registers of a thread that hold sums, and factors of blocks."""
-    sums: int = c["TILES_M"] * c["BN"] // 2 * (2 if promotes(gemm) else 1)
-    return sums + int(factor_registers(gemm, c["BN"], c["TILES_M"]))
+    sums: int = c["TILES_M"] * c["BN"] // 2 * sets_of_sums(gemm, c)
+    return sums + int(factor_registers(gemm, c["TILES_M"]))
 
 
 def _beyond(length: Any, whole: int) -> Any:
@@ -225,9 +228,9 @@ def _products(
     operands = bm + bm // 64 * operand_rows(gemm, c["BN"])
     tensor = max(bm * c["BN"] / 32 + _OPERAND * operands, _OPERAND_BOUND * operands)
     tensor *= share * (_CLUSTER_SLOWER if c["CLUSTER_M"] * c["CLUSTER_N"] > 1 else 1.0)
-    alone = _ALONE * (single and c["TILES_M"] == 1)
+    alone = _ALONE * (single and c["TILES_M"] == 1 and not c.get("AHEAD"))
     if promotes(gemm):
-        alone += _PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single
+        alone += (_PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single) * (_AHEAD if c.get("AHEAD") else 1.0)
     if gemm.blocks and gemm.blocks[1] > 1:
         alone += _FACTOR * c["CONSUMERS"] * (c["BN"] // gcd(c["BN"], overlap(gemm, c), gemm.blocks[1]))
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
@@ -243,7 +246,8 @@ def _products(
     ring, held = max(c["STAGES"] - 1, 1) * c["ATOMS"], c["STAGES"] * c["ATOMS"]
     if c.get("REALIGN") == "load":  # producers wait for one stage while they request the next
         ring, held = 1, 2
-    waits = max(steps - held / rounds, 0) * _LATENCY / ring
+    latency = _CLUSTER_LATENCY if c["CLUSTER_M"] * c["CLUSTER_N"] > 1 else _LATENCY
+    waits = max(steps - held / rounds, 0) * latency / ring
     own = steps * _longest(tensor + alone, fetch) / _CLOCK
     own = (own**_SOFT + waits**_SOFT) ** (1 / _SOFT)
     # Other blocks multiply while one waits.

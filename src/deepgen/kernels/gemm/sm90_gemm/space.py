@@ -21,6 +21,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     promotes,
     result_line,
     result_pitch,
+    sets_of_sums,
 )
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.kernels.shared import epilogue
@@ -57,7 +58,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     loads = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n)
     store, buffers = _result(s, gemm, bn)
     sums = tiles_m * bn // 2
-    held = _held(gemm, sums, store, bn, tiles_m)
+    held = _held(s, gemm, sums, store, tiles_m)
     share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
     if loads is not False:
         lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
@@ -79,7 +80,9 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     by_engine = (store != "straight") & ~by_lines
     s.require(implies(by_engine, line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
     way_out = consumers * 4 * BUFFER_ROWS * where(by_lines, row, where(copied, buffers * line, 0))
-    shared = s.derive("shared_bytes", stage * stages + _and_factors(gemm, way_out, consumers, bn, tiles_m))
+    if gemm.blocks:
+        way_out = way_out + consumers * 4 * factor_bytes(gemm, bn, tiles_m)
+    shared = s.derive("shared_bytes", stage * stages + way_out)
     room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
     s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
     s.require(implies(store == "reuse", bm * bn * size <= stage * stages), "results fit where the tiles were")
@@ -99,21 +102,19 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     return s
 
 
-def _held(gemm: Gemm, sums: Expr, store: Expr, bn: Expr, tiles_m: Expr) -> Expr:
+def _held(s: Space, gemm: Gemm, sums: Expr, store: Expr, tiles_m: Expr) -> Expr:
     """A thread's registers for sums, and for what the way out adds to them. Late results take the place of sums, and an
     epilogue's operands that of results."""
     text = epilogue.registers(gemm)
     if promotes(gemm):
-        both = sums * 2 + factor_registers(gemm, bn, tiles_m) if gemm.blocks else sums * 2
-        return both + text if text else both
+        ahead = s.knob("AHEAD", [False, True])  # products of a step run beside the sums of the one before
+        s.require(implies(ahead, Expr("knob", (), "ATOMS") == 1), "stages are one step of sums")
+        all_ = sums * where(ahead, 3, 2)
+        all_ = all_ + factor_registers(gemm, tiles_m) if gemm.blocks else all_
+        return all_ + text if text else all_
     if text:
         return where(store == "late", maximum(sums * 3 // 2, sums + 2 * text), sums + text)
     return sums * where(store == "late", 3, 2) // 2
-
-
-def _and_factors(gemm: Gemm, way_out: Expr, consumers: Expr, bn: Expr, tiles_m: Expr) -> Expr:
-    """Shared memory beside stages: on the way out, and for factors of blocks."""
-    return way_out + consumers * 4 * factor_bytes(gemm, bn, tiles_m) if gemm.blocks else way_out
 
 
 def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:
@@ -172,16 +173,18 @@ def _registers(
     return share
 
 
-def early(gemm: Gemm, c: Mapping[str, Any]) -> bool:
-    """Whether an epilogue's operands are loaded before a tile's products: where nothing runs beside the epilogue, and
-    registers hold them meanwhile."""
-    if not gemm.operands or gemm.pair != "none" or c["STORE"] != "reuse":
-        return False
+def early(gemm: Gemm, c: Mapping[str, Any]) -> int:
+    """Pieces of a tile whose operands of an epilogue are on their way while the tile's products run: as many as
+    registers hold."""
+    if not gemm.operands or gemm.pair != "none" or c["STORE"] not in ("reuse", "copy", "late") or c["FIXUP"] != "none":
+        return 0
     sums = c["TILES_M"] * c["BN"] // 2
     warps = -(-(c["CONSUMERS"] * 128 + producers(c)) // 32 * c["MIN_BLOCKS"] // 4)  # on the fullest part of the chip
     most = CONSUMER_REGISTERS[c["CONSUMERS"]] if c["REGISTERS"] else min(_LANE_REGISTERS // warps, 255)
-    held = sums * (2 if promotes(gemm) else 1) + epilogue.operand_registers(gemm, sums // 4)
-    return bool(held + _BESIDE_SUMS <= most)
+    chunks = result_line(gemm, c["BN"], c["STORE"]) // (8 * dtype(gemm.c).bytes)
+    pieces, each = sums // (4 * chunks), epilogue.operand_registers(gemm, chunks)
+    room = most - _BESIDE_SUMS - sums * sets_of_sums(gemm, c)
+    return int(pieces if pieces * each <= room else max(room // each - 1, 0))  # one more is in use
 
 
 def _result(s: Space, gemm: Gemm, bn: Expr) -> tuple[Expr, Expr]:

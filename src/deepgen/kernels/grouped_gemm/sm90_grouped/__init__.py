@@ -86,7 +86,7 @@ class Sm90Grouped:
         lowered = replace(lowered, macros={**lowered.macros, **own})
         lines = ("store_lines.h",) if config["STORE"] in BY_LINES else ()
         files = (
-            *sm90_sources((*_SHARED, *lines), {"GROUPED": True}),
+            *sm90_sources((*_SHARED, *lines), {"GROUPED": True, "AHEAD": config.get("AHEAD", False)}),
             Source("products.h", products_header(product, config["BN"])),
             Source("schedule.h", source_text(__name__, "grouped_schedule.h")),
             *sources(__name__, ("expert_rows.h",)),
