@@ -186,3 +186,10 @@ def test_launches_begin_while_the_one_before_runs_where_the_chip_can_wait_for_it
         # What is waited for is no constant, which could be loaded before the wait.
         _, _, second = text.rpartition("DG_KERNEL")
         assert ("const f32* __restrict__ y_" in second) != early
+
+
+def test_places_of_extremes_in_rows_that_are_kept_have_32_bits() -> None:
+    target, expression = targets.resolve("cuda:sm_90a"), cases.place((5, 3000), 1, dg.max)
+    (sketch, *_) = gpu_sketches(expression, target)  # type: ignore[arg-type]
+    text = gpu.emit(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32))
+    assert sketch.name == "kept" and "i32, min_i32>" in text and "min_i64" not in text

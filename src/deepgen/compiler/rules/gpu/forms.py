@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Axis, Cast, Expression, Read, Stage, Value, reads, substituted, with_reads
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Cast,
+    Const,
+    Expression,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+    reads,
+    substituted,
+    with_reads,
+)
 from deepgen.vocabulary import dtype
+
+_MOST_SHORT = 1 << 31
 
 
 def cast_when_read(expression: Expression) -> Expression:
@@ -66,6 +81,27 @@ def with_row_values(expression: Expression) -> Expression:
         at = tuple(iterator(name) for name in row)
         stages += [value, replace(stage, value=Read(value.name, at, stage.value.dtype))]
     return replace(expression, stages=tuple(stages))
+
+
+def with_short_places(expression: Expression) -> Expression:
+    """The expression with places of extremes reduced as numbers of 32 bits, which threads exchange at once."""
+    stages = [part for stage in expression.stages for part in _short(stage)]
+    return replace(expression, stages=tuple(stages))
+
+
+def _short(stage: Stage) -> Sequence[Stage]:
+    value = stage.value
+    if stage.reduce not in ("min", "max") or stage.scan or not stage.reduced:
+        return (stage,)
+    match value:
+        case Select(_, Place(index, "i64") as place, Const(number, "i64") as beyond):
+            low, high = index.bounds({axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduced)})
+            if min(low, number) >= -_MOST_SHORT and max(high, number) < _MOST_SHORT:
+                pair = replace(value, then=replace(place, dtype="i32"), otherwise=replace(beyond, dtype="i32"))
+                short = Stage(f"{stage.name}.short", stage.axes, pair, stage.reduce, stage.reduced)
+                at = tuple(iterator(axis.name) for axis in stage.axes)
+                return (short, Stage(stage.name, stage.axes, Cast(Read(short.name, at, "i32"), "i64")))
+    return (stage,)
 
 
 def _without_one(stage: Stage) -> Stage:

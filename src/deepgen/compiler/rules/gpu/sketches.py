@@ -31,7 +31,7 @@ from deepgen.compiler.rules.gpu.contraction import (
     with_whole_steps,
     workspace_bytes,
 )
-from deepgen.compiler.rules.gpu.forms import cast_when_read, with_ones, with_row_values
+from deepgen.compiler.rules.gpu.forms import cast_when_read, with_ones, with_row_values, with_short_places
 from deepgen.compiler.rules.gpu.groups import (
     StageGroup,
     groups,
@@ -65,7 +65,7 @@ _Key: TypeAlias = tuple[bool, str]  # whether a rule that is not deepgen's own t
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The better ones first, except that those of a user's rules and of plug-ins come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
-    expression = columns.with_columns(with_places(with_row_values(with_ones(expression))))
+    expression = columns.with_columns(with_short_places(with_places(with_row_values(with_ones(expression)))))
     joined = with_joined(expression, reductions=True)
     expression = joined if joined.tensors != expression.tensors else expression
     expression = with_flat_rows(expression)
