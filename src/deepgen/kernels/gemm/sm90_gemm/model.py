@@ -46,7 +46,8 @@ _CLOCK = 1960.0  # clocks per microsecond
 _OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memory: cost in power, or as the bottleneck
 _ALONE = 64.0  # the last products of a warpgroup, if no other work overlaps with them
 _PROMOTE, _ADD = 65.0, 1.23  # moving sums of 8-bit floats; additional for each column if no other group multiplies
-_AHEAD = 0.3  # of that, if the next step's products run meanwhile; a guess
+_AHEAD = 0.3  # of that, if the next step's products run meanwhile
+_SCALED, _SCALED_TILE = 150.0, 1.5  # scales of blocks; of single columns, for 64 rows of each. Of one shape, not fitted
 _FACTOR = 6.0  # of each warpgroup and group of columns that always share a block: its factors; counted, not fitted
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; additional if K ends in it
 _NARROW_LINE = 1.5  # additional for a line across K that is mostly outside the matrix
@@ -231,6 +232,8 @@ def _products(
     alone = _ALONE * (single and c["TILES_M"] == 1 and not c.get("AHEAD"))
     if promotes(gemm):
         alone += (_PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single) * (_AHEAD if c.get("AHEAD") else 1.0)
+    if gemm.blocks:
+        alone += _SCALED_TILE * c["CONSUMERS"] * c["TILES_M"] * c["BN"] if gemm.blocks[1] == 1 else _SCALED
     if gemm.blocks and gemm.blocks[1] > 1:
         alone += _FACTOR * c["CONSUMERS"] * (c["BN"] // gcd(c["BN"], overlap(gemm, c), gemm.blocks[1]))
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
