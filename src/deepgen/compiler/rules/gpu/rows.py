@@ -86,7 +86,7 @@ def _is_long(sums: Stage, gpu: Gpu) -> bool:
     count, elements, read = prod(sums.shape), facts.elements(sums), operands(sums)
     together = all(one.indices and facts.plain(one.indices[-1]) == sums.reduced[-1].name for one in read)
     if count < _FEW:
-        return together or elements > MOST_TAPS
+        return elements > MOST_TAPS
     waits = together or count < gpu.multiprocessors * _THREADS
     return elements >= (_LONG if waits and not any(reused(one, sums) for one in read) else _FEW)
 
@@ -232,7 +232,7 @@ def _threads(
         least, usual = 1, powers(-(-longest // _USUALLY_KEPT))[-1]
     rounds = longest // (usual * each_usual)  # of many, each waits: all threads that a multiprocessor has room for
     room = plan.target.multiprocessors * _MOST_THREADS * (2 if rounds >= _MANY_ROUNDS and not kept else 1) // count
-    at_once = 2 * each_usual if kept else each_usual
+    at_once = 2 * each_usual if kept and longest <= _MEDIUM_ROW else each_usual
     while least == 2 and usual * at_once < longest and usual < _MOST_THREADS // 2 and 2 * usual <= room:
         usual *= 2  # there are few rows: with more threads for each, none waits for a second load
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), least), usual)
