@@ -74,6 +74,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "turns": ({"m": 400, "scales": "expert"}, {"SCHEDULE": "ping-pong", "TILES_M": 2, "STORE": "copy"}),
     "several warpgroups": ({"layout": "nn", "m": 500}, {"CONSUMERS": 3, "BN": 64, "STORE": "copy"}),
     "rows of odd length": ({"n": 90, "scales": "row"}, {"STORE": "lines", "CONSUMERS": 2}),
+    "8 bits, ahead": ({"a": "f8e4m3", "c": "bf16", "k": 400, "scales": "expert"}, {"AHEAD": True, "BN": 64}),
     "gradient": ({"layout": "tn", "m": 160, "k": 300}, {"CONSUMERS": 2, "STORE": "late"}),
     "gradient, two lines a stage": ({"layout": "tn", "m": 160, "k": 700}, {"ATOMS": 2, "BN": 96}),
 }
