@@ -23,6 +23,7 @@ _PRODUCTS = """#pragma once
 #include "emulate_hopper.h"
 template <class A> void product_keys(float* d, A a, u64 b, int add) { emulate::keys<TYPE, BN>(d, a, b, add); }
 inline void product_values(float* d, const u32* a, u64 b) { emulate::values<TYPE, DV>(d, a, b); }
+inline void product_again(float* d, const u32* a, u32 b, u32 c) { emulate::again<TYPE>(d, a, b, c); }
 """
 _BACKWARD_PRODUCTS = """#pragma once
 #include "emulate_hopper.h"

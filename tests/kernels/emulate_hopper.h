@@ -307,6 +307,12 @@ DG_DEVICE uint4 load_chunk(u32 address) {
     std::memcpy(&v, memory + address, sizeof v);
     return v;
 }
+template <class T>
+DG_DEVICE T load_shared(u32 address) {
+    T v;
+    std::memcpy(&v, memory + address, sizeof v);
+    return v;
+}
 DG_DEVICE void load_matrices(u32 address, u32* words) {
     const u64* from = emulate::in_warp(address);
     for (int i = 0; i < 4; ++i) std::memcpy(&words[i], memory + from[i * 8 + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 4, 4);
@@ -365,6 +371,21 @@ void keys(float* d, const u32* a, u64 b, int add) {
     Registers<T> q(a);
     Lines<T> k{place(b), 256u >> (b >> 62)};
     multiply<COLUMNS, 32 / sizeof(T)>(d, add, q, [&](int i, int c) { return k.of(c, i); });
+}
+// A warp's 16 rows by 8 others, whose words are of 16 bytes and the 16 after them.
+template <class T>
+void again(float* d, const u32* a, u32 b, u32 c) {
+    Registers<T> first(a);
+    u64 words[2][32];
+    std::memcpy(words[0], in_warp(b), sizeof words[0]);
+    std::memcpy(words[1], in_warp(c), sizeof words[1]);
+    multiply<8, 32 / sizeof(T)>(d, 1, first, [&](int k, int column) {
+        int byte = k * sizeof(T);
+        u32 word = (u32)words[byte / 16][column * 4 + byte % 16 / 4] >> byte % 4 * 8;
+        T number;
+        std::memcpy(&number, &word, sizeof number);
+        return widen(number);
+    });
 }
 template <class T, int COLUMNS>
 void values(float* d, const u32* a, u64 b) {

@@ -70,6 +70,21 @@ def test_numbers_of_8_bits(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize(("dtype", "width"), [("bf16", 64), ("f16", 128), ("f8e4m3", 64), ("f8e4m3", 160)])
+@pytest.mark.parametrize("queries", ["shared", "registers"])
+def test_maxima_that_are_seldom_looked_for(dtype: str, width: int, queries: str, tmp_path: Path) -> None:
+    """With scores that grow by more than numbers may: these are computed again."""
+    operator = attention(1, 2, 100, 130, width, v_width=64, dtype=dtype, causal=width == 128)
+    config = {**FAMILY.default(operator, HOPPER), "BN": 32, "STAGES": 2, "PING_PONG": False, "SELDOM": True}
+    config = {name: value for name, value in config.items() if name not in ("SINGLE", "EARLY", "LAZY")}
+    config |= {"QUERIES": queries}
+    assert FAMILY.space(operator, HOPPER).explain(config) == []
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "peak", "large") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 @pytest.mark.parametrize("early", [4])
 def test_warpgroups_that_take_turns_over_many_tiles(early: int, tmp_path: Path) -> None:
     operator = attention(1, 2, 300, 260, 64, causal=True)

@@ -129,10 +129,10 @@ def test_a_counter_is_kept_where_blocks_draw_tiles() -> None:
 
 CONFIGS: list[tuple[Attention, dict[str, Any]]] = [
     (LONG, {}),
-    (LONG, {"BN": 176, "STAGES": 2, "QUERIES": "shared", "PING_PONG": True, "EARLY": 2}),
-    (LONG, {"POLYNOMIALS": 4}),
+    (LONG, {"BN": 176, "STAGES": 2, "QUERIES": "shared", "PING_PONG": True, "EARLY": 2, "SELDOM": False, "LAZY": True}),
+    (LONG, {"POLYNOMIALS": 4, "SELDOM": False, "LAZY": True}),
     (SHAPES[3], {"BN": 208, "STAGES": 2, "SINGLE": True}),
-    (SHAPES[1], {"LAZY": False, "OVERLAP": False, "QUERIES": "shared"}),
+    (SHAPES[1], {"LAZY": False, "OVERLAP": False, "QUERIES": "shared", "PING_PONG": False}),
     (SHAPES[2], {}),
     (SHAPES[5], {}),
     (SHAPES[7], {}),
@@ -140,7 +140,7 @@ CONFIGS: list[tuple[Attention, dict[str, Any]]] = [
     (attention(4, 16, 4096, 4096, 128, causal=True, lengths=True), {}),
     (attention(16, 16, 1024, 1024, 64, lengths=True), {}),
     (SHAPES[8], {}),
-    (SHAPES[8], {"BN": 192, "STAGES": 2}),
+    (SHAPES[8], {"CONSUMERS": 2, "BN": 192, "STAGES": 2, "QUERIES": "registers", "SELDOM": False, "LAZY": True}),
     (SHAPES[9], {}),
 ]
 
@@ -148,7 +148,13 @@ CONFIGS: list[tuple[Attention, dict[str, Any]]] = [
 @pytest.mark.parametrize(("operator", "change"), CONFIGS, ids=lambda value: str(value)[:40])
 def test_kernels_build_with_next_to_nothing_in_memory(operator: Attention, change: dict[str, Any]) -> None:
     config = {**FAMILY.default(operator, HOPPER), **change}
+    if change.get("SINGLE") or change.get("OVERLAP") is False:
+        config = {name: value for name, value in config.items() if name not in ("SELDOM", "EARLY")} | {"LAZY": True}
+        config |= change
+    if config.get("PING_PONG"):
+        config.setdefault("EARLY", 0)
     assert FAMILY.space(operator, HOPPER).explain(config) == []
     facts = needs.built_here(FAMILY.emit(operator, HOPPER, config), HOPPER).facts
-    # Where numbers have 8 bits, the thread that fetches keeps some of its own in memory: 24 registers are few.
-    assert int(str(facts["spill_bytes"])) <= (80 if operator.format.bits == 8 else 16)
+    # The thread that fetches has few registers. Scores that are computed again are off the usual path.
+    most = 600 if config.get("SELDOM") else 80 if operator.format.bits == 8 else 16
+    assert int(str(facts["spill_bytes"])) <= most

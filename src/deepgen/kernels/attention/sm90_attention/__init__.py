@@ -8,6 +8,7 @@ from typing import Any
 from deepgen.kernels.attention.sm90_attention.lower import (
     REGISTERS,
     ROWS,
+    eight,
     macros,
     plan,
     products_header,
@@ -28,7 +29,8 @@ _ODD = 16  # and for windows, caps and what is added to scores
 _OPERANDS = 26  # registers beside the sums of an instruction
 _TILES = tuple(range(32, _WIDEST + 1, 16))  # of keys
 _USUAL = 128  # keys of a tile, where they fit
-_WIDE, _MANY = 192, 2048  # keys of a tile of 8-bit numbers, from so many keys on
+_WIDE, _NARROWER, _MANY = 192, 96, 2048  # keys of a tile of 8-bit numbers, from so many keys on
+_TIMED = 128  # columns of heads up to which maxima that are seldom looked for have been timed
 _FEW = 512  # queries, for which high tiles are mostly empty
 _LONG = 1 << 30  # places are counted in 32 bits
 
@@ -66,7 +68,9 @@ class Sm90Attention:
         ping_pong = s.knob("PING_PONG", [False, True], when=consumers > 1)
         s.knob("EARLY", [0, 1, 2, 4], when=(consumers > 1) & ping_pong & overlap)
         queries = s.knob("QUERIES", ["shared", "registers"])
-        s.knob("LAZY", [False, True])
+        looped = overlap & (bn < attention.keys)
+        seldom = s.knob("SELDOM", [False, True], when=looped)
+        s.knob("LAZY", [False, True], when=~looped | ~seldom)
         s.knob("POLYNOMIALS", [0] if attention.lse else [0, 2, 4, 6])  # their errors show in logarithms of sums
         s.knob("DYNAMIC", [False, True])
         s.knob("TOGETHER", ["one", "fit"])
@@ -78,8 +82,7 @@ class Sm90Attention:
         size = attention.format.bytes
         steps = -(-attention.width * size // 32)
         held = bn // 2 + bn * size // 8 + attention.v_width // 2 + where(queries == "registers", 4 * steps, 0)
-        odd = attention.window > 0 or attention.softcap > 0 or attention.bias or attention.alibi
-        reserved = _RESERVED + _ODD * odd
+        reserved = _RESERVED + _ODD * _odd(attention)
         s.require(held + reserved <= own, "scores, weights and results fit in registers")
         # Compilers want what one instruction adds to within the registers that a thread begins with.
         s.require(maximum(bn, attention.v_width) // 2 + _OPERANDS <= begins, "an instruction's sums fit at the start")
@@ -111,20 +114,38 @@ class Sm90Attention:
         return next(config for config in _choices(attention) if not space.explain(config))
 
 
+def _odd(attention: Attention) -> bool:
+    """Whether scores take registers of their own between products and exponentials."""
+    return attention.window > 0 or attention.softcap > 0 or attention.bias or attention.alibi
+
+
 def _choices(attention: Attention) -> Iterator[dict[str, Any]]:
     """Wide tiles of keys first, with queries in registers and three stages where they fit; few rows have fewer
-    warpgroups."""
+    warpgroups. Many keys of 8 bits have three warpgroups with narrower tiles where all queries see them, and tiles that
+    are wider still where not."""
     uneven = attention.causal or attention.window > 0 or attention.lengths
-    narrow, short = attention.v_width <= 64, attention.queries <= _FEW
-    widest = _WIDE if attention.format.bits == 8 and not narrow and attention.keys >= _MANY else _USUAL
+    small, narrow, short = eight(attention), attention.v_width <= 64, attention.queries <= _FEW
+    many = small and not narrow and attention.keys >= _MANY
+    # Of 8 bits sums soon exceed what weights may be where the first tile has few keys that a query sees.
+    seldom = max(attention.width, attention.v_width) <= _TIMED and not (small and uneven) and not _odd(attention)
+    if many and seldom and not short:
+        yield _choice(attention, 3, _NARROWER, "shared", 3, seldom=True, alternate=False)
     for consumers in (3, 2) if narrow and not short else (2, 1):
-        several = consumers > 1
-        for bn in reversed([n for n in _TILES if n <= widest]):
+        for bn in reversed([n for n in _TILES if n <= (_WIDE if many else _USUAL)]):
             for queries, stages in (("registers", 3), ("registers", 2), ("shared", 2)):
-                yield {
-                    "CONSUMERS": consumers, "BLOCKS": 1 if several else 2, "BN": bn, "STAGES": stages,
-                    **({"SINGLE": True} if bn >= attention.keys else {}), "OVERLAP": True,
-                    **({"PING_PONG": narrow} if several else {}), **({"EARLY": 0} if several and narrow else {}),
-                    "QUERIES": queries, "LAZY": True, "POLYNOMIALS": 0, "DYNAMIC": uneven,
-                    "TOGETHER": "fit" if uneven else "one",
-                }  # fmt: skip
+                alternate = consumers > 1 and (narrow or (seldom and not small and bn < attention.keys))
+                yield _choice(attention, consumers, bn, queries, stages, seldom=seldom, alternate=alternate)
+
+
+def _choice(
+    attention: Attention, consumers: int, bn: int, queries: str, stages: int, *, seldom: bool, alternate: bool
+) -> dict[str, Any]:
+    uneven = attention.causal or attention.window > 0 or attention.lengths
+    several, single = consumers > 1, bn >= attention.keys
+    maxima: dict[str, Any] = {"LAZY": True} if single else {"SELDOM": seldom, **({} if seldom else {"LAZY": True})}
+    return {
+        "CONSUMERS": consumers, "BLOCKS": 1 if several else 2, "BN": bn, "STAGES": stages,
+        **({"SINGLE": True} if single else {}), "OVERLAP": True, **({"PING_PONG": alternate} if several else {}),
+        **({"EARLY": 0} if alternate else {}), "QUERIES": queries, **maxima, "POLYNOMIALS": 0, "DYNAMIC": uneven,
+        "TOGETHER": "fit" if uneven else "one",
+    }  # fmt: skip

@@ -10,6 +10,8 @@
 // DYNAMIC    blocks draw tiles of rows, longest first; else they are dealt in that order
 // SLACK      a row's maximum stays, as binary exponents go, until it is exceeded by more than this: results are scaled
 //            rarely
+// SELDOM     maxima are not looked for, unless sums of weights tell that some may have grown too large: scores are then
+//            computed again
 // OFFSET     of the maximum's weight, as binary exponents go
 // EIGHT      numbers have 8 bits: an earlier launch has transposed tiles of V, see `values.h`
 //
@@ -166,6 +168,31 @@ struct Consumer {
         }
         products_commit();
     }
+#if SELDOM
+    // Scores of a tile whose products are done, once more, by a warp alone.
+    DG_DEVICE void multiply_again() {
+        const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+        const u32 keys = s.k + of_k.stage * K_BYTES + lane / 4 * 128 + lane % 4 * 4, rows = s.q + group * Q_BYTES + row * 128;
+#pragma unroll
+        for (int n = 0; n < BN / 2; ++n) scores[n] = 0;
+#pragma unroll
+        for (int i = 0; i < D_STEPS; ++i) {
+            u32 q[4];
+            if (Q_REGISTERS)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) q[e] = queries[Q_REGISTERS ? i * 4 + e : 0];
+            else
+                load_matrices(rows + i / 4 * (64 * 128) + (((i % 4 * 2 + lane / 16) ^ (row & 7)) << 4), q);
+#pragma unroll
+            for (int n = 0; n < BN / 8; ++n) {
+                const u32 from = keys + i / 4 * (BN * 128) + n * 1024;
+                const int chunk = i % 4 * 2, other = lane / 4;  // of the key's line, and how it is swizzled
+                product_again(&scores[n * 4], q, load_shared<u32>(from + ((chunk ^ other) << 4)),
+                              load_shared<u32>(from + (((chunk + 1) ^ other) << 4)));
+            }
+        }
+    }
+#endif
     // Values after a batch's last key may be anything, infinite too. Weights of zero make nothing of them as zeros.
     // Every warpgroup writes the same zeros before it multiplies.
     DG_DEVICE void clear_values(int keys) {
@@ -179,8 +206,14 @@ struct Consumer {
         meet(1 + CONSUMERS + group, 128);
     }
     DG_DEVICE void keys_done() {
+        scores_done();
+        keys_used();
+    }
+    DG_DEVICE void keys_used() {
         release(s.k_empty + of_k.stage * 8);
         of_k.advance();
+    }
+    DG_DEVICE void scores_done() {
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) pin(scores[i]);
     }
@@ -244,6 +277,22 @@ struct Consumer {
                         multiply_values();
                         if (!EARLY) turn_ends();
                         products_wait<1>();
+#if SELDOM
+                        scores_done();
+                        // The wait is on both sides, as below.
+                        if (rows.weigh_as_before(own, scores, j)) {
+                            products_wait<0>();
+                            values_done();
+                        } else {
+                            products_wait<0>();
+                            values_done();
+                            multiply_again();
+                            float scales[2];
+                            if (rows.weigh(own, scores, j, scales)) rows.scale(sums, scales);
+                        }
+                        keys_used();
+                        pack();
+#else
                         keys_done();
                         float scales[2];
                         // The wait is on both sides: a compiler moves it up to the last branch, before all that it
@@ -257,6 +306,7 @@ struct Consumer {
                             values_done();
                         }
                         pack();
+#endif
                     } else {
                         turn_begins();
                         multiply_values();

@@ -15,7 +15,9 @@ ROWS = 64  # of a warpgroup
 # all when a block begins, which must be as many in all: a block that asks for more waits for them forever.
 REGISTERS = {(1, 2): (216, 40, 128), (2, 1): (240, 24, 168), (3, 1): (160, 32, 128)}
 _SLACK = 8  # binary exponents
-_SLACK_8, _LARGEST_8 = 4, 8  # of weights of 8 bits, and what the largest of these may be: formats end at 448
+_SLACK_8, _MOST_8 = 4, 8  # of weights of 8 bits, and what the largest of these may be: formats end at 448
+_SELDOM_8 = 3  # of the largest where maxima are seldom known: 32 weights are at most 256 then
+_LARGEST = {8: 448, 16: 4096}  # weights by their bits, where maxima are seldom known
 _THREADS = 256  # threads that transpose a tile of V
 _ALIGN, _BARRIER, _PIECE = 1024, 8, 24
 _CACHED = 24 << 20  # bytes of K and V that the L2 cache holds beside all else
@@ -33,12 +35,14 @@ def eight(attention: Attention) -> bool:
 def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
     own, fetching, _ = REGISTERS[c["CONSUMERS"], c["BLOCKS"]]
     small = eight(attention)
-    slack = (_SLACK_8 if small else _SLACK) if c["LAZY"] else 0
+    slack = (_SLACK_8 if small else _SLACK) if c.get("LAZY") else 0
     return {
         "TYPE": attention.dtype,
         "RESULT": attention.result,
         "EIGHT": int(small),
-        "OFFSET": _LARGEST_8 - slack if small else 0,
+        "OFFSET": 0 if not small else _SELDOM_8 if c.get("SELDOM") else _MOST_8 - slack,
+        "SELDOM": int(c.get("SELDOM", False)),
+        "LARGEST": _LARGEST[attention.format.bits],
         "D": attention.width,
         "DV": attention.v_width,
         "BN": c["BN"],
@@ -156,7 +160,21 @@ def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
 #include "numbers.h"
 
 {product_of_rows("product_keys", bn, of, registers=queries)}
-{values("product_values", wide, of)}"""
+{values("product_values", wide, of)}
+{_product_again(of)}"""
+
+
+def _product_again(of: str) -> str:
+    """A function: 16 rows by 8 rows of a warp."""
+    depth = 32 if of == "e4m3" else 16
+    return f"""DG_DEVICE void product_again(float* d, const u32* a, u32 b, u32 c) {{
+    asm volatile(
+        "mma.sync.aligned.m16n8k{depth}.row.col.f32.{of}.{of}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+        "{{%0, %1, %2, %3}};"
+        : {_sums(8)}
+        : {_FOUR}, "r"(b), "r"(c));
+}}
+"""
 
 
 def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> str:

@@ -147,8 +147,8 @@ struct Rows {
         }
     }
 
-    // Scores of a tile of keys become weights. What has been added up so far is to be scaled, if any row's is.
-    DG_DEVICE bool weigh(const Problem& p, float (&scores)[BN / 2], int j, float (&scales)[2]) {
+    // What comes before maxima.
+    DG_DEVICE void settle(const Problem& p, float (&scores)[BN / 2], int j) {
         if (SOFTCAP) {
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i)
@@ -156,36 +156,62 @@ struct Rows {
         }
         if (ALIBI || BIAS) add(p, scores, j);
         if ((j + 1) * BN > p.high(top) || (WINDOW && j * BN < p.low(top + 63))) mask(p, scores, j);
+    }
+    // A row's maximum. What has been added up so far is to be scaled, if it grows.
+    DG_DEVICE bool raise(const Problem& p, const float (&scores)[BN / 2], int r, float& scale) {
+        float largest = scores[r * 2], other = scores[r * 2 + 1];  // of even columns, of odd ones
+#pragma unroll
+        for (int i = 1; i < BN / 8; ++i) {
+            largest = fmaxf(largest, scores[i * 4 + r * 2]);
+            other = fmaxf(other, scores[i * 4 + r * 2 + 1]);
+        }
+        largest = fmaxf(largest, other);
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        float before = most[r];
+        // Of a row that sees nothing so far the maximum is below all numbers.
+        bool grows = SLACK ? (largest - before) * p.scale > SLACK : largest > before;
+        if (grows) most[r] = largest;
+        scale = grows ? exponential((before - largest) * p.scale) : 1.0f;
+        return grows;
+    }
+    // A row's scores become weights; their sum.
+    DG_DEVICE float exponentials(const Problem& p, float (&scores)[BN / 2], int r, float base) {
+        float sum[2] = {};
+#pragma unroll
+        for (int i = 0; i < BN / 4; ++i) {
+            float& score = scores[i / 2 * 4 + r * 2 + i % 2];
+            float exponent = score * p.scale - base;
+            score = i * POLYNOMIALS % 16 < POLYNOMIALS ? exponential_by_products(exponent) : exponential(exponent);
+            sum[i % 2] += score;
+        }
+        return sum[0] + sum[1];
+    }
+
+    // Scores of a tile of keys become weights. What has been added up so far is to be scaled, if any row's is.
+    DG_DEVICE bool weigh(const Problem& p, float (&scores)[BN / 2], int j, float (&scales)[2]) {
+        settle(p, scores, j);
         bool any = false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float largest = scores[r * 2], other = scores[r * 2 + 1];  // of even columns, of odd ones
-#pragma unroll
-            for (int i = 1; i < BN / 8; ++i) {
-                largest = fmaxf(largest, scores[i * 4 + r * 2]);
-                other = fmaxf(other, scores[i * 4 + r * 2 + 1]);
-            }
-            largest = fmaxf(largest, other);
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-            float before = most[r];
-            // Of a row that sees nothing so far the maximum is below all numbers.
-            bool grows = SLACK ? (largest - before) * p.scale > SLACK : largest > before;
-            if (grows) most[r] = largest;
-            any |= grows;
-            scales[r] = grows ? exponential((before - largest) * p.scale) : 1.0f;
-            float base = most[r] == -infinity() ? 0 : most[r] * p.scale - OFFSET, sum[2] = {};
-#pragma unroll
-            for (int i = 0; i < BN / 4; ++i) {
-                float& score = scores[i / 2 * 4 + r * 2 + i % 2];
-                float exponent = score * p.scale - base;
-                score = i * POLYNOMIALS % 16 < POLYNOMIALS ? exponential_by_products(exponent) : exponential(exponent);
-                sum[i % 2] += score;
-            }
-            total[r] = total[r] * scales[r] + (sum[0] + sum[1]);
+            any |= raise(p, scores, r, scales[r]);
+            float base = most[r] == -infinity() ? 0 : most[r] * p.scale - OFFSET;
+            total[r] = total[r] * scales[r] + exponentials(p, scores, r, base);
         }
         // Never less than 0, but so the answer comes after all weights.
         return __any_sync(~0u, any || total[0] + total[1] < 0);
+    }
+    // The same by maxima as they are. False, and nothing is added up, where weights may be larger than LARGEST, or where
+    // a row has seen nothing: its maximum makes them infinite, or no numbers.
+    DG_DEVICE bool weigh_as_before(const Problem& p, float (&scores)[BN / 2], int j) {
+        settle(p, scores, j);
+        float sums[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sums[r] = exponentials(p, scores, r, most[r] * p.scale - OFFSET);
+        if (__any_sync(~0u, !(sums[0] <= LARGEST && sums[1] <= LARGEST))) return false;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) total[r] += sums[r];
+        return true;
     }
     DG_DEVICE void weigh(const Problem& p, float (&scores)[BN / 2], int j) {
         float scales[2];
