@@ -116,7 +116,7 @@ class Families:
     def space(self, operator: Operator, target: Target) -> Space:
         from deepgen.space import Space
 
-        plain = {name: _without_derived(own) for name, own in self.spaces(operator, target).items()}
+        plain = {name: own.without_derived() for name, own in self.spaces(operator, target).items()}
         return Space.union(self.name, plain, by=FAMILY)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
@@ -136,19 +136,6 @@ class Families:
             if isinstance(member := self.members[name], Ranked):
                 default = member.default(operator, target)
                 yield from ({FAMILY: name, **one} for one in member.ranked(operator, target) if one != default)
-
-
-def _without_derived(space: Space) -> Space:
-    """The same configs without names of derived values: a derived value of one family may be a knob of another."""
-    from deepgen.space import Space
-    from deepgen.space.definition import unnamed
-
-    plain = Space(space.name, space.memory)
-    for knob in space.knobs:
-        plain.knob(knob.name, knob.values, None if knob.when is None else unnamed(knob.when))
-    for requirement in space.requirements:
-        plain.require(unnamed(requirement.expr), requirement.name)
-    return plain
 
 
 def named_member(generator: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -124,7 +124,10 @@ def test_alternatives_compiled_apart_answer_like_the_whole(
     """The same definition, compiled as one diagram and as one for each alternative."""
     knob = data.draw(st.sampled_from(one.knobs))
     part = one.restrict({knob.name: data.draw(st.lists(st.sampled_from(knob.values), min_size=1, unique=True))})
-    union = Space.union("all", {"one": one, "other": other, "part": part})
+    spaces_of_all = {"one": one, "other": other, "part": part}
+    if data.draw(st.booleans()):
+        spaces_of_all = {"inner": Space.union("inner", {"one": one, "other": other}, by="way"), "part": part}
+    union = Space.union("all", spaces_of_all)
     expected = brute_force(union)
     assert union.count() == len(expected) == one.count() + other.count() + part.count()
     listed = list(union)
@@ -136,7 +139,9 @@ def test_alternatives_compiled_apart_answer_like_the_whole(
         return
     assert all(c in union for c in union.sample(5, seed))
     config = listed[seed % len(listed)]
-    whole = Space.from_json({k: v for k, v in union.to_json().items() if k not in ("union", "fingerprint")})
+    assert list(Space.from_json(union.to_json())) == listed
+    assert union.draw_within({name: [value] for name, value in config.items()}, seed) == config
+    whole = Space.from_json({k: v for k, v in union.to_json().items() if k not in ("union", "unions", "fingerprint")})
     for kind in ("any", "repair"):
         apart = {_changed(config, c) for c in union.neighbors(config, kind)}  # type: ignore[arg-type]
         together = {_changed(config, c) for c in whole.neighbors(config, kind)}  # type: ignore[arg-type]
@@ -157,6 +162,8 @@ def test_a_space_within_a_union_answers_as_if_it_were_compiled_itself(
     knob = data.draw(st.sampled_from(one.knobs))
     part = one.restrict({knob.name: data.draw(st.lists(st.sampled_from(knob.values), min_size=1, unique=True))})
     members = {"one": one, "other": other, "part": part}
+    if data.draw(st.booleans()):
+        members = {"inner": Space.union("inner", {"one": one, "other": other}, by="way"), "part": part}
     union = Space.union("all", members)
     for label, alone in members.items():
         member = alone.within(union, label)

@@ -50,6 +50,7 @@ class Declared:
         self._derived: dict[str, Expr] = {}
         self._requirements: list[Requirement] = []
         self._by: str | None = None  # the knob whose values are the alternatives of a union
+        self._nested: dict[Value, str] = {}  # that knob of alternatives that are unions themselves
 
     def __repr__(self) -> str:
         return f"Space({self.name!r}, {len(self._knobs)} knobs, {len(self._requirements)} requirements)"
@@ -160,6 +161,16 @@ class Declared:
             narrowed._knobs[name] = replace(knob, values=kept)
         return narrowed
 
+    def without_derived(self) -> Self:
+        """The same configs without names of derived values: such a name may be a knob of another space."""
+        plain = type(self)(self.name, self.memory)
+        for knob in self.knobs:
+            plain.knob(knob.name, knob.values, None if knob.when is None else unnamed(knob.when))
+        for requirement in self.requirements:
+            plain.require(unnamed(requirement.expr), requirement.name)
+        plain._by, plain._nested = self._by, self._nested
+        return plain
+
     def intersect(self, other: Self) -> Self:
         """The configs that are valid in both spaces, which must have the same knobs."""
         if set(self._knobs) != set(other._knobs):
@@ -192,7 +203,7 @@ class Declared:
         copy._knobs = dict(self._knobs)
         copy._derived = dict(self._derived)
         copy._requirements = list(self._requirements)
-        copy._by = self._by
+        copy._by, copy._nested = self._by, self._nested
         return copy
 
     # Points, alternatives and files -----------------------------------------------------------------------------------
@@ -222,6 +233,7 @@ class Declared:
         united = cls(name, memory)
         unite(united, spaces, by)
         united._by = by
+        united._nested = {label: space._by for label, space in spaces.items() if space._by is not None}
         return united
 
     def to_json(self) -> JsonObject:
@@ -231,7 +243,8 @@ class Declared:
 
     def _definition(self) -> JsonObject:
         body = space_to_json(self.name, self.knobs, self._derived, self._requirements)
-        return body if self._by is None else {**body, "union": self._by}
+        union = {} if self._by is None else {"union": self._by}
+        return {**body, **union, **({"unions": {str(k): by for k, by in self._nested.items()}} if self._nested else {})}
 
     def fingerprint(self) -> str:
         """A hash of the definition: equal for equal definitions."""
@@ -258,6 +271,7 @@ class Declared:
         space._by = data.get("union")
         if space._by is not None and not any(k.name == space._by and k.places == len(k.values) for k in space.knobs):
             raise BadInput(f"the union is by {space._by!r}", allowed="the name of a knob without a condition")
+        space._nested = {str(label): str(by) for label, by in data.get("unions", {}).items()}
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was modified: its fingerprint does not match its content")
         return space

@@ -24,7 +24,7 @@ class MemberEngine:
     This way a union and the spaces in it are compiled once.
     """
 
-    engine: Diagram | Partial
+    engine: Diagram | Partial | Union
     columns: tuple[int, ...]  # for each knob: the index of the union's knob
     places: tuple[Mapping[int, int], ...]  # for each knob, by its place: the place in the alternative
     blank: tuple[int, ...]  # a row of the alternative, to be filled in these columns

@@ -49,7 +49,7 @@ class Space(Declared):
                 ready = self._compiled
                 if ready is None:
                     engine = self._shared_engine() or open_engine(
-                        self.name, self.knobs, self.requirements, self.memory, self._orders, self._by
+                        self.name, self.knobs, self.requirements, self.memory, self._orders, self._by, self._nested
                     )
                     ready = self._compiled = (engine, Rows(self.knobs))
         return ready

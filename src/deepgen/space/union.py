@@ -32,7 +32,8 @@ def alternatives(knobs: Sequence[Knob], by: str) -> Iterator[tuple[str, list[Kno
     """For each value of the knob `by`: a mark, the knobs in that alternative, and their places in the union."""
     (chosen,) = (k for k in knobs if k.name == by)
     for place, value in enumerate(chosen.values):
-        fixed: dict[str, Any] = {k.name: k.values[0] for k in knobs if k.places == 1} | {by: value}
+        single = {k.name: k.values[0] if k.values else None for k in knobs if k.places == 1}
+        fixed: dict[str, Any] = {**single, by: value}
         nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1 and k.name != by}, fixed)
         own: list[Knob] = []
         for knob in knobs:
@@ -60,7 +61,7 @@ class Alternative:
     """The engine for one alternative, and the conversion of its rows to rows of the union and back."""
 
     mark: str
-    engine: Diagram | Partial
+    engine: Diagram | Partial | Union
     places: Places
 
     @cached_property
@@ -86,7 +87,7 @@ class Alternative:
         """A row of another alternative, as far as it fits here, and for each knob the place that is free of charge."""
         here, free = [], []
         for back, place, gone in zip(self._back, row, absent, strict=True):
-            here.append(back.get(place, NEW if place == gone else OTHER))
+            here.append(place if place < 0 else back.get(place, NEW if place == gone else OTHER))
             free.append(back.get(gone, NEW))
         return here, free
 
@@ -196,6 +197,18 @@ class Union:
         near = self._outward(part, self.parts[part].engine.repaired(own, free))
         return near + [near_row for _, near_row in self._across(row, absent)]
 
+    def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
+        """The valid row with the fewest changes, and the number of changes, of which another alternative is one."""
+        best: tuple[int, list[int]] | None = None
+        for part, alternative in enumerate(self.parts):
+            own, free = alternative.towards(row, absent)
+            change = int(own[self.by] == OTHER)
+            own[self.by] = 0
+            nearest = alternative.engine.nearest(own, free)
+            if nearest is not None and (best is None or nearest[0] + change < best[0]):
+                best = nearest[0] + change, self._outward(part, [nearest[1]])[0]
+        return best
+
     def _here(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int], list[int]]:
         part = row[self.by]
         own, free = self.parts[part].towards(row, absent)
@@ -224,20 +237,41 @@ def open_engine(
     memory: int,
     orders: Sequence[Sequence[str]] = (),
     by: str | None = None,
+    nested: Mapping[Any, str] | None = None,
 ) -> SpaceEngine:
-    """`by` is the knob whose values are alternatives, each with its own engine."""
+    """`by` is the knob whose values are alternatives, each with its own engine; for the alternatives in `nested` it is
+    that of a union again."""
     try:
         if by is None:
             return _without_solver(name, knobs, requirements, memory, orders)
-        result = []
-        for mark, own, places in alternatives(knobs, by):
-            own_orders = [order[1:] for order in orders if order[0] == mark]
-            result.append(Alternative(mark, _without_solver(name, own, requirements, memory, own_orders), places))
-        return Union(tuple(result), [k.name for k in knobs].index(by))
+        return _union(name, knobs, requirements, memory, orders, by, nested or {})
     except TooWide as error:
         from deepgen.space.solver import SolverEngine
 
         return SolverEngine(name, knobs, requirements, str(error))
+
+
+def _union(
+    name: str,
+    knobs: Sequence[Knob],
+    requirements: Sequence[Requirement],
+    memory: int,
+    orders: Sequence[Sequence[str]],
+    by: str,
+    nested: Mapping[Any, str],
+) -> Union:
+    place = [k.name for k in knobs].index(by)
+    parts = []
+    for value, (mark, own, places) in zip(knobs[place].values, alternatives(knobs, by), strict=True):
+        rest = [order[1:] for order in orders if order[0] == mark]
+        inner = nested.get(value)
+        engine = (
+            _without_solver(name, own, requirements, memory, rest)
+            if inner is None
+            else _union(name, own, requirements, memory, rest, inner, {})
+        )
+        parts.append(Alternative(mark, engine, places))
+    return Union(tuple(parts), place)
 
 
 def _without_solver(
@@ -258,13 +292,15 @@ _MOST = 1 << 14  # most rows drawn to find a valid one
 class _DrawnPart:
     diagram: Diagram
     engine: Diagram | Partial
-    alternative: Alternative | None = None
+    alternatives: tuple[Alternative, ...] = ()  # the innermost first
 
     def valid_rows(self, n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Which of n random rows are valid, and the rows in terms of the whole space."""
         rows = self.diagram.drawn_rows(n, rng)
         valid = self.engine.check(rows) if isinstance(self.engine, Partial) else np.ones(n, dtype=np.bool_)
-        return valid, rows if self.alternative is None else self.alternative.outward(rows)
+        for alternative in self.alternatives:
+            rows = alternative.outward(rows)
+        return valid, rows
 
 
 def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.random.Generator) -> list[int] | None:
@@ -292,12 +328,10 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
 def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_DrawnPart]:
     """The remaining part of each alternative, or of the space if it has none."""
     if isinstance(engine, Union):
-        parts: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
-            (a.engine, a.allowed(allowed), a) for a in engine.parts
-        ]
-    else:
-        parts = [(engine, allowed, None)]
-    for own, places, alternative in parts:
-        narrowed = (own.diagram if isinstance(own, Partial) else own).within(places)
-        if narrowed is not None:
-            yield _DrawnPart(narrowed, own, alternative)
+        for one in engine.parts:
+            for part in _parts(one.engine, one.allowed(allowed)):
+                yield replace(part, alternatives=(*part.alternatives, one))
+        return
+    narrowed = (engine.diagram if isinstance(engine, Partial) else engine).within(allowed)
+    if narrowed is not None:
+        yield _DrawnPart(narrowed, engine)
