@@ -70,8 +70,10 @@ def test_numbers_of_8_bits(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
-@pytest.mark.parametrize(("dtype", "width"), [("bf16", 64), ("f16", 128), ("f8e4m3", 64), ("f8e4m3", 160)])
-@pytest.mark.parametrize("queries", ["shared", "registers"])
+@pytest.mark.parametrize(
+    ("dtype", "width", "queries"),
+    [("bf16", 64, "shared"), ("f16", 128, "registers"), ("f8e4m3", 64, "registers"), ("f8e4m3", 160, "shared")],
+)
 def test_maxima_that_are_seldom_looked_for(dtype: str, width: int, queries: str, tmp_path: Path) -> None:
     """With scores that grow by more than numbers may: these are computed again."""
     operator = attention(1, 2, 100, 130, width, v_width=64, dtype=dtype, causal=width == 128)
@@ -80,7 +82,7 @@ def test_maxima_that_are_seldom_looked_for(dtype: str, width: int, queries: str,
     config |= {"QUERIES": queries}
     assert FAMILY.space(operator, HOPPER).explain(config) == []
     kernel = FAMILY.emit(operator, HOPPER, config)
-    assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "peak", "large") == ""
+    assert emulation.wrong(kernel, operator, tmp_path, "normal", "peak", "large") == ""
 
 
 @pytest.mark.slow
