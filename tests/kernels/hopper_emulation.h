@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -87,6 +88,7 @@ struct Thread {
         const float* from;
     };
     std::vector<std::vector<Number>> copies{1};  // by group, the oldest first; the last is not complete
+    std::vector<std::function<void()>> lines;    // copies of parts of lines
 };
 inline Thread* now;
 inline ucontext_t scheduler;
@@ -239,6 +241,20 @@ inline void numbers_wait() {
         for (auto copy : all.front()) store_shared(copy.to, *copy.from);
 }
 #endif
+// Copies of lines come when their barrier is told: as late as may be.
+template <int BYTES>
+void copy_async(u32 to, const char* from, int count) {
+    if ((u64)from % BYTES || count < 0 || count > BYTES) fprintf(stderr, "a copy that is not aligned\n"), abort();
+    hopper::now->lines.push_back([=] {
+        memset(hopper::shared(to), 0, BYTES);
+        if (count) memcpy(hopper::shared(to), from, count);
+    });
+}
+inline void all_copied() {
+    for (auto& copy : hopper::now->lines) copy();
+    hopper::now->lines.clear();
+}
+inline void arrive_when_copied(u32 barrier) { all_copied(), barrier_arrive(barrier); }
 inline uint4 load_chunk(u32 address) { return load_shared<uint4>(address); }
 
 inline void prefetch_map(const TensorMap*) {}

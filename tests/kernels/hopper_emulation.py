@@ -71,6 +71,7 @@ extern "C" int run(void** args, int blocks, int threads, int cluster) {{
     return hopper::launch({entry}, args, blocks, threads, cluster);
 }}
 """
+_COPIES = r"(copy_number|numbers_\w+|copy_async|arrive_when_copied)"
 _INTS = {0: 0, 1: 32, 2: 64, 3: 128}  # bytes of a swizzle by the driver's codes
 
 
@@ -86,9 +87,11 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     texts["numbers.h"] = numbers[:after] + _FORMATS + numbers[after:]
     # Copies of single numbers are those of the header.
     texts = {
-        name: re.sub(r"DG_DEVICE void (copy_number|numbers_\w+)\(.*?\n}\n", "", text, flags=re.DOTALL)
+        name: re.sub(r"(template <int BYTES>\n)?DG_DEVICE void " + _COPIES + r"\(.*?\n}\n", "", text, flags=re.DOTALL)
         for name, text in texts.items()
     }
+    if "async_lines.h" in texts:
+        texts["async_lines.h"] = re.sub(r"DG_DEVICE void all_copied.*\n", "", texts["async_lines.h"])
     main = kernel.sources[0].name
     texts[main] = texts[main].replace("extern __shared__ char memory[];", "char* memory = hopper::now->block->shared;")
     texts |= {"hopper.h": _HEADER.read_text(), "products.h": _PRODUCT, **_PLAIN}

@@ -1,4 +1,4 @@
-"""Rows of C at any alignment: a warp gathers them and stores whole memory sectors, as emulated on a CPU."""
+"""Rows at any alignment, emulated on a CPU: of C, stored in whole sectors, and of A and B, copied asynchronously."""
 
 from __future__ import annotations
 
@@ -42,4 +42,25 @@ def test_rows_that_begin_anywhere_are_stored(
     only = {"STORE": store, "BN": columns, "FIXUP": "none", "MIN_BLOCKS": 1, **WAYS[way]}
     (config,) = FAMILY.space(operator, HOPPER).restrict(only).sample(1, seed=7)
     kernel = FAMILY.emit(operator, HOPPER, config)
+    assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("m", "n", "k", "words", "way"),
+    [
+        (70, 48, 90, {"layout": "nt"}, "cooperative"),  # lines are multiples of 4 bytes
+        (72, 52, 76, {"layout": "nn", "batch": 2}, "taking turns"),  # of 8
+        (100, 88, 104, {"layout": "tt", "dtype": "f16"}, "one warpgroup, 128 rows"),  # of 16, but not of 64
+        (64, 40, 136, {"layout": "tn", "beta": -2.0}, "taking turns"),  # A by the copy engine
+    ],
+)
+def test_lines_are_copied_asynchronously(
+    m: int, n: int, k: int, words: dict[str, Any], way: str, tmp_path: Path
+) -> None:
+    operator = gemm(m, n, k, **{"dtype": "bf16", **words})
+    only = {"REALIGN": "async", "FIXUP": "none", "MIN_BLOCKS": 1, "BN": 64, **WAYS[way]}
+    (config,) = FAMILY.space(operator, HOPPER).restrict(only).sample(1, seed=3)
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert any(source.name == "async_lines.h" for source in kernel.sources)
     assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok

@@ -29,6 +29,8 @@ _TILES = (
     _MmaTile(32, 32, 32, 32, 2),
     _MmaTile(16, 64, 16, 32), _MmaTile(16, 64, 16, 32, 2), _MmaTile(16, 64, 16, 32, 4), _MmaTile(16, 32, 16, 32),
     _MmaTile(16, 32, 16, 32, 4), _MmaTile(64, 16, 32, 16), _MmaTile(64, 16, 32, 16, 2), _MmaTile(16, 16, 16, 16),
+    _MmaTile(16, 128, 16, 32), _MmaTile(16, 256, 16, 64), _MmaTile(32, 256, 32, 64), _MmaTile(128, 16, 32, 16),
+    _MmaTile(256, 16, 64, 16), _MmaTile(256, 32, 64, 32), _MmaTile(64, 64, 32, 64, 2),
     # Lines of an operand that is contiguous along rows are at least 128 bytes long: many elements in 8-bit formats.
     _MmaTile(128, 32, 32, 32), _MmaTile(32, 128, 32, 32), _MmaTile(128, 128, 32, 64),
 )  # fmt: skip
@@ -110,18 +112,19 @@ def _spread(gemm: Gemm) -> bool:
 
 
 # Microseconds, unless noted otherwise. Fitted together to timings on an H200; see docs/kernels/mma_gemm.md.
-LAUNCH, _SPREAD = 4.03, 0.68  # of the kernel; additional if all multiprocessors take part
-_AGAIN = 1.6  # until a waiting block has its first tiles
-_LATENCY, _BARRIER = 0.28, 0.1  # latency of a tile of K, divided by the stages; additional cost of each
+LAUNCH, _SPREAD = 3.93, 0.972  # of the kernel; additional if all multiprocessors take part
+_AGAIN = 0.853  # until a waiting block has its first tiles
+_LATENCY, _BARRIER = 0.237, 0.0855  # latency of a tile of K, divided by the stages; additional cost of each
 _CLOCK = 1750.0  # clocks per microsecond
 # Clocks of a multiprocessor: 128 bytes of a fragment, the factor if it is spread, a 16-byte copy, each further part.
-_FRAGMENT, _SPREAD_OUT, _COPY, _PART = 0.3, 2.2, 0.013, 0.27
-_ROUND_TRIP = 0.31  # of parts of fewer than four bytes, which cannot be copied asynchronously
-_RATE, _OTHER_RATE = 0.45, 0.9  # share of the peak that warp-wide products reach on a Hopper and on others
-_SECTOR = 0.55  # clocks per 32 bytes of C that a store touches
-_READ, _CACHE, _WRITTEN, _IN_VAIN = 0.73, 1.23, 0.89, 1.3  # of memory's rate; the last: of bytes touched in vain
-_PARTS, _ADDED = 2.5, 50.0  # parts of K added up by the last block: fixed time, and kB per microsecond
-_SECOND, _STREAM = 3.9, 3.4  # a second launch for adding up; blocks that share tiles
+_FRAGMENT, _SPREAD_OUT, _COPY, _PART = 0.127, 2.2, 0.0124, 0.28
+_ROUND_TRIP = 0.308  # of parts of fewer than four bytes, which cannot be copied asynchronously
+_RATE, _OTHER_RATE = 0.5, 0.9  # share of the peak that warp-wide products reach on a Hopper and on others
+_LOADED, _PRODUCT = 27.6, 3.25  # clocks of one warp alone: until it has a fragment, and a product of 16 x 8
+_SECTOR = 1.35  # clocks per 32 bytes of C that a store touches
+_READ, _CACHE, _WRITTEN, _IN_VAIN = 0.714, 1.2, 1.04, 0.883  # of memory's rate; the last: of bytes touched in vain
+_PARTS, _ADDED = 2.23, 73.4  # parts of K added up by the last block: fixed time, and kB per microsecond
+_SECOND, _STREAM = 3.47, 3.98  # a second launch for adding up; blocks that share tiles
 _SHARP = 6.3  # exponent for overlapping times: the higher, the less the shorter ones add to the longest
 _MORE_REGISTERS = 16  # of a thread, in addition to those that the space counts
 
@@ -181,7 +184,9 @@ def _step(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> tuple[Any, Any]:
         row_bytes = row * dtype(gemm.a).bytes
         copies += rows * bk / 16 * (_COPY + _PART * (parts_of(row_bytes) - 1))
         trips += ceil(min(lines, rows) * bk / 16 / (warps * c["WARPS_K"] * 32)) * _beyond(row_bytes, 4)
-    wait = _LATENCY / (c["STAGES"] - 1) + _BARRIER + trips * _ROUND_TRIP
+    # One warp's fragments and products of a tile, one after the other.
+    alone = ceil(bk / STEP_BYTES / c["WARPS_K"]) * (_LOADED + _PRODUCT * c["WM"] * c["WN"] / 128) / _CLOCK
+    wait = _LATENCY / (c["STAGES"] - 1) + _BARRIER + trips * _ROUND_TRIP + alone
     return products + (fragments + copies) / _CLOCK, wait
 
 

@@ -42,6 +42,8 @@ _STORED = 0.6  # share of writing the results that does not overlap, divided by 
 _CUT = 56.0  # additional bytes for each line of a tile, if rows are not multiples of 32 bytes
 _SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks request a small operand's lines
 _PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: fixed time, time per part, and kB per microsecond
+_RESULT, _OUT = 34.0, 0.82  # as _STORE and _WRITTEN, where no operand is gathered
+_WHOLE_ROWS = 1.0  # additional for copies along K if there are few steps
 _STREAM, _STREAMED = 5.7, 1.08  # blocks that share tiles wait for each other; factor on instructions
 _HELD = 0.35  # of a store, for a number that is held in shared memory until its row is complete
 _SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the less the shorter ones add to the longest
@@ -114,18 +116,21 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
     fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
-    own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
+    own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _RESULT * slot
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
     touched = sectors * 32 / result
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (touched - 1))
-    memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
+    memory = (operands + written * _OUT) / (_READ * bandwidth)
     cache = tiles * ceil(gemm.k / bk) * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
     shared_lines = copies and gemm.batch == 1
     hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if shared_lines else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
+    # Rows that are copied whole, in one or two steps, by more blocks than a multiprocessor has at once.
+    if copies and c["INNER_A"] == c["INNER_B"] == "k":
+        adding += _WHOLE_ROWS * (1 - min((steps - 1) // 2, 1)) * min(tiles // (2 * gpu.multiprocessors), 1)
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
-    whole += _STORED * written * _WRITTEN / (_READ * bandwidth) / (at_once + 1)
+    whole += _STORED * written * _OUT / (_READ * bandwidth) / (at_once + 1)
     whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
 

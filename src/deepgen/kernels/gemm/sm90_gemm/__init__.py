@@ -56,7 +56,9 @@ class Sm90Gemm:
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, gpu = _served(operator, target)
-        return (sm90_space if gemm.pair == "none" else paired.space)(self.name, gemm, gpu)
+        return (
+            sm90_space(self.name, gemm, gpu, asks=True) if gemm.pair == "none" else paired.space(self.name, gemm, gpu)
+        )
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, gpu = _served(operator, target)
@@ -65,12 +67,15 @@ class Sm90Gemm:
         products = Source("products.h", products_header(gemm, config["BN"]))
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
         lines = config["STORE"] in BY_LINES
+        asks = loads and config["REALIGN"] == "async"
+        loads &= not asks
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
-        more |= {"shifted.h": copies or loads, "factors.h": gemm.blocks is not None, "paired.h": pair}
+        more |= {"async_lines.h": asks, "shifted.h": copies or loads}
+        more |= {"factors.h": gemm.blocks is not None, "paired.h": pair}
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         pieces = early(gemm, config)
         words = {"BLOCK_SCALES": gemm.blocks is not None, "PAIRED": pair, "EARLY": pieces > 0}
-        words["AHEAD"] = config.get("AHEAD", False)
+        words |= {"AHEAD": config.get("AHEAD", False), "ASYNC_LINES": asks}
         own = sm90_sources(files, words, text=bool(gemm.epilogue))
         return Kernel(
             name=self.name,
@@ -96,7 +101,7 @@ class Sm90Gemm:
         return LAUNCH * 1e-6
 
 
-_WORDS = ("GROUPED", "BLOCK_SCALES", "PAIRED", "EARLY", "AHEAD")  # what only some kernels have
+_WORDS = ("GROUPED", "BLOCK_SCALES", "PAIRED", "EARLY", "AHEAD", "ASYNC_LINES")  # what only some kernels have
 
 
 def sm90_sources(names: Iterable[str], words: Mapping[str, bool], *, text: bool = False) -> tuple[Source, ...]:

@@ -23,7 +23,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     rows_of_tile,
 )
 from deepgen.kernels.gemm.sm90_gemm.model import seconds, sums_of
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, asynchronous, realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import Kinds, of_several_kinds
 from deepgen.operators import Gemm
@@ -63,7 +63,7 @@ class Way(NamedTuple):
     fixup: str = "none"
     blocks: int = 1  # per multiprocessor
     store: str = ""  # empty: the one that suits the rows of C
-    loads: bool = False  # loads unaligned lines without copies
+    loads: str = ""  # how lines are loaded; empty: the copy engine fetches them, or aligned copies
     ahead: bool = False  # begins the next step's products before it adds sums of 8-bit floats
 
     @property
@@ -78,26 +78,26 @@ def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 
 @lru_cache(64)  # called when families are compared, and again for the default
 def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    space = sm90_space("defaults", gemm, gpu)
+    space = sm90_space("defaults", gemm, gpu, asks=True)
     return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
 
 
 @lru_cache(2)
 def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
-    configs = (config(gemm, gpu, way) for way in ways(gemm, gpu))
+    configs = (config(gemm, gpu, way) for way in ways(gemm, gpu, asks=True))
     timed = [(seconds(gemm, gpu, one), one) for one in configs if one is not None]
     return sorted(timed, key=lambda row: row[0])
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     """Configs that may be the fastest, starting with the default."""
-    return of_several_kinds(ranked(gemm, gpu), sm90_space("defaults", gemm, gpu), KINDS)
+    return of_several_kinds(ranked(gemm, gpu), sm90_space("defaults", gemm, gpu, asks=True), KINDS)
 
 
 def _kind(c: dict[str, Any]) -> tuple[Any, ...]:
     shares = c["CLUSTER_M"] * c["CLUSTER_N"] > 1
-    stored = (c["STORE"] in BY_LINES and c["STORE"], c.get("REALIGN") == "load")
+    stored = (c["STORE"] in BY_LINES and c["STORE"], c.get("REALIGN") in ("load", "async") and c["REALIGN"])
     return c["SCHEDULE"], shares, c.get("CLUSTER_K", 1) > 1, c["FIXUP"], c["MIN_BLOCKS"] > 1, *stored
 
 
@@ -108,13 +108,16 @@ def _tile(c: dict[str, Any]) -> tuple[Any, ...]:
 KINDS = Kinds(_kind, _tile, _SAME_KIND, _LIKELY)
 
 
-def ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
-    """The combinations of parameters from which configs can be made."""
-    yield from _tiled(gemm, gpu)
-    letters = realigned(gemm)
-    for way in _tiled(gemm, gpu) if letters else ():
-        if ("b" not in letters or loads_columns(gemm, way.bn)) and way.cluster == (1, 1):
-            yield way._replace(loads=True)
+def ways(gemm: Gemm, gpu: Gpu, *, asks: bool = False) -> Iterator[Way]:
+    """The combinations of parameters from which configs can be made. `asks`: producers may copy lines themselves."""
+    engine = "engine" if asks and asynchronous(gemm) and not realigned(gemm) else ""
+    yield from (way._replace(loads=engine) for way in _tiled(gemm, gpu))
+    letters, others = realigned(gemm), asynchronous(gemm) if asks else ""
+    for way in _tiled(gemm, gpu) if letters or others else ():
+        if letters and ("b" not in letters or loads_columns(gemm, way.bn)) and way.cluster == (1, 1):
+            yield way._replace(loads="load")
+        if others and (gemm.layout[1] == "t" or way.bn % 64 == 0) and way.cluster == (1, 1):
+            yield way._replace(loads="async")
 
 
 def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
@@ -175,7 +178,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.ping_pong
     if promotes(gemm):
         moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
-    if moved and (way.blocks > 1 or way.loads):
+    if moved and (way.blocks > 1 or way.loads in ("load", "async")):
         return None
     store = way.store or "straight"
     if splits == 1 and not way.store and gemm.n * size % LINE_BYTES:
@@ -212,8 +215,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         result["AHEAD"] = way.ahead
     if buffers:
         result["BUFFERS"] = buffers
-    if realigned(gemm):
-        result["REALIGN"] = "load" if way.loads else "copy"
+    if way.loads or realigned(gemm):
+        result["REALIGN"] = way.loads or "copy"
     if way.fixup == "none":
         result["PERSISTENT"] = staying
     else:

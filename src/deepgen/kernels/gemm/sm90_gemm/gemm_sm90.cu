@@ -74,7 +74,11 @@ constexpr int FETCHED_BYTES =
 constexpr int BUFFER_BYTES = (STORE_TMA || STORE_LINES) && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_PITCH : 0;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
 constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
+#if ASYNC_LINES
+constexpr int FILLERS = PRODUCERS + !(A_BY_LANES && B_BY_LANES);  // arrive at `full`
+#else
 constexpr int FILLERS = A_BY_LANES || B_BY_LANES ? PRODUCERS / 32 + !(A_BY_LANES && B_BY_LANES) : 1;  // arrive at `full`
+#endif
 constexpr int ORDER = 1 + CONSUMERS;                // named barriers: one for each warpgroup, then whose turn it is
 static_assert(BM == TILE_M * TEAM, "warpgroups cover the tile");
 
@@ -155,6 +159,9 @@ DG_DEVICE void multiply_step(
     [[maybe_unused]] int& line, [[maybe_unused]] int team
 ) {
     barrier_wait(s.full + at.stage * 8, at.phase);
+#if ASYNC_LINES
+    writes_ready();
+#endif
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
     products_begin();
 #pragma unroll
@@ -187,6 +194,9 @@ DG_DEVICE void multiply_exact_step(
 #endif
 ) {
     barrier_wait(s.full + at.stage * 8, at.phase);
+#if ASYNC_LINES
+    writes_ready();
+#endif
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
 #pragma unroll
     for (int j = 0; j < ATOMS; ++j) {
@@ -214,6 +224,9 @@ DG_DEVICE void multiply_exact_step(
 // cores do not wait for that.
 DG_DEVICE void begin_exact_step(acc_t (&some)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b) {
     barrier_wait(s.full + at.stage * 8, at.phase);
+#if ASYNC_LINES
+    writes_ready();
+#endif
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
     products_begin();
     put_products(some, a + tile, b + tile, false);

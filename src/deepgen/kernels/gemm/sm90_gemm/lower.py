@@ -10,9 +10,12 @@ from deepgen.kernels.gemm.sm90_gemm.factors import block_scales, factor_bytes, f
 from deepgen.kernels.gemm.sm90_gemm.realign import (
     LINE_BYTES,
     along_k,
+    asked,
     copied,
+    copies_required,
     copy_name,
     copying_step,
+    fetched_at_once,
     lines,
     loaded,
     pitch,
@@ -118,6 +121,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "A_BY_LANES": int("a" in loaded(gemm, c)),
         "B_BY_LANES": int("b" in loaded(gemm, c)),
         "ELEMENT": size,
+        **{f"{letter.upper()}_COPY": wide for letter, wide in asked(gemm, c).items()},
         **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
@@ -129,7 +133,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
 
 def producers(c: Mapping[str, Any]) -> int:
     """Producer threads: one issues copies while the rest of its warps wait, or all of them load lines."""
-    return LOADERS if c.get("REALIGN") == "load" else 128 if c["REGISTERS"] else 32
+    way = c.get("REALIGN")
+    return LOADERS if way == "load" else 128 if c["REGISTERS"] or way == "async" else 32
 
 
 def rows_of_tile(c: Mapping[str, Any]) -> int:
@@ -310,7 +315,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
     block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
     step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copies))
     steps = (copying_step(gemm, copies), step) if copies else (step,)
-    requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
+    requires = [*_aligned(gemm, c), *copies_required(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
     if m["FIXED"]:
         requires += [
             (f"{name} == {value}", f"{name} = {value}, for which it was made")
@@ -354,7 +359,7 @@ def _operand_map(gemm: Gemm, letter: str, rows: int, copies: str) -> DescriptorA
         apart = (each, f"{each} * {lines(gemm, letter)}")
         return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, apart), copy_name(letter))
     apart = _strides(letter, lines(gemm, letter), size)
-    return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, apart))
+    return DescriptorArg(name, TensorMapSpec(box, str(line), fetched_at_once(gemm, letter), sizes, apart))
 
 
 def _result_map(gemm: Gemm, line: int) -> DescriptorArg:

@@ -34,7 +34,7 @@ Config = Mapping[str, Any]
 # and not, batched and not, all layouts), 182 problems of suites, and three spaces. docs/kernels/sm90_gemm.md describes
 # how, and how well the model chooses at held-out shapes.
 LAUNCH = 3.9  # of the kernel, until the first tile has arrived
-_SPREAD = 1.0  # additional if all multiprocessors take part: each fetches code and descriptors
+_SPREAD = 1.5  # additional if all multiprocessors take part: each fetches code and descriptors
 _CLUSTER = 0.15  # additional until a cluster's blocks have synchronized
 _PING_PONG = 0.1  # additional until the second warpgroup begins; fitted to earlier timings
 _TILE = 0.25  # from a tile's last product to the first of the next tile
@@ -50,18 +50,20 @@ _AHEAD = 0.3  # of that, if the next step's products run meanwhile
 _SCALED, _SCALED_TILE = 150.0, 1.5  # scales of blocks; of single columns, for 64 rows of each. Of one shape, not fitted
 _FACTOR = 6.0  # of each warpgroup and group of columns that always share a block: its factors; counted, not fitted
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; additional if K ends in it
-_NARROW_LINE = 1.5  # additional for a line across K that is mostly outside the matrix
+_NARROW_LINE = 1.1  # additional for a line across K that is mostly outside the matrix
 _LOADED, _LOAD_BEGIN = 8.0, 0.85  # a line that producers load; microseconds until the first have arrived
+# The same that producers copy asynchronously, by 16 bytes; additional by 8, and by 4; until the first have arrived.
+_ASKED, _ASKED_8, _ASKED_4, _ASK_BEGIN = 3.4, 0.7, 1.1, 0.7
 _SPLIT = 1.5  # additional share if a line is not aligned to 64 bytes: it is fetched in two parts
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, relative to its bandwidth:
-_READ, _WRITTEN, _OVER = 0.75, 1.12, 0.27  # results stay in the cache, except those that do not fit
+_READ, _WRITTEN, _OVER = 0.75, 0.67, 0.65  # results stay in the cache, except those that do not fit
 _ASKING = 0.2  # exponent of the share of busy multiprocessors
 _COPIED, _COPIED_LINE = 0.265, 8e-5  # aligned copies: each byte is read and written; additional for each line
 _COPY = 2.74  # the preceding launch, as far as it does not overlap
 _LINES_FROM_CACHE = 117e3  # for all multiprocessors together
 # Results, in kB per microsecond from one multiprocessor:
-_STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 12.0, 41.0  # by lines: per warpgroup
+_STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 12.0, 88.0  # by lines: per warpgroup
 _STORING = 2.3  # warpgroups that do not slow each other down
 _SPLIT_COPY, _SPLIT_FAR = 0.2, 0.05  # relative slowdown if rows are not aligned to 64 bytes
 _TEXT_WARPS = 2  # of a scheduler, that have it busy with an epilogue's text
@@ -102,10 +104,10 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     steps = ceil(ceil(gemm.k * size / ATOM_BYTES) / splits)
     row_a, row_b = (gemm.m if gemm.layout[0] == "t" else gemm.k), (gemm.k if gemm.layout[1] == "t" else gemm.n)
     odd_a, odd_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
-    copies = c.get("REALIGN", "copy") == "copy"
-    copied_a, copied_b = odd_a * copies, odd_b * copies
-    lines_a = _lines_of_a(gemm, c, bm) * _slower(row_a * size if gathered is None else gathered.pitch, copies)
-    lines_b = _lines_of_b(gemm, c) * _slower(row_b * size, copies)
+    way = c.get("REALIGN", "copy")
+    copied_a, copied_b = odd_a * (way == "copy"), odd_b * (way == "copy")
+    lines_a = _lines_of_a(gemm, c, bm) * _slower(row_a * size if gathered is None else gathered.pitch, way)
+    lines_b = _lines_of_b(gemm, c) * _slower(row_b * size, way)
     share = 1.0 if gathered is None else gathered.products
     body = _products(gemm, c, steps, (lines_a, lines_b), (at_once, most, rounds if stays else 1), share)
     ragged = 1 + _RAGGED * (c["STORE"] != "sectors" and bn * result % 128 > 0)
@@ -137,7 +139,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     whole += _LINES_BEGIN * (c["STORE"] in BY_LINES) + _CLUSTER * (shared > 1)
     whole += _PING_PONG * alternating + _adding(c, bm * bn * 4e-3)
     copying = copied_a + copied_b - copied_a * copied_b  # at least one of them
-    whole += (odd_a + odd_b - odd_a * odd_b) * (not copies) * _LOAD_BEGIN
+    whole += (odd_a + odd_b - odd_a * odd_b) * (way == "load") * _LOAD_BEGIN + (way == "async") * _ASK_BEGIN
     whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
     whole += _COPIED_LINE * (copied_a * a / (row_a * size) + copied_b * b / (row_b * size))
     return whole * 1e-6
@@ -176,10 +178,12 @@ def _beyond(length: Any, whole: int) -> Any:
     return ceil(length % whole / whole)
 
 
-def _slower(row: Any, copies: bool) -> Any:
+def _slower(row: Any, way: str) -> Any:
     """The time of a line of such rows, relative to an aligned line."""
-    odd = _beyond(row, LINE_BYTES)
-    return 1 + _SPLIT * _beyond(row, PITCH_BYTES) * (1 - odd) + (_LOADED / _LINE - 1) * odd * (not copies)
+    odd, within = _beyond(row, LINE_BYTES), _beyond(row, PITCH_BYTES)
+    if way == "async":  # by 16, 8 or 4 bytes
+        return 1 + within * ((_ASKED + _ASKED_8 * odd + _ASKED_4 * _beyond(row, LINE_BYTES // 2)) / _LINE - 1)
+    return 1 + _SPLIT * within * (1 - odd) + (_LOADED / _LINE - 1) * odd * (way == "load")
 
 
 def _longest(*times: Any) -> Any:
@@ -210,12 +214,16 @@ def _resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
 def _lines_of_a(gemm: Gemm, c: Config, bm: int) -> Any:
     """Lines of A that a block fetches per step: no more rows than the matrix has, unless blocks share them."""
     few = gemm.layout[0] == "n" and c["CLUSTER_N"] == 1
+    if gemm.layout[0] == "t" and c.get("REALIGN") == "async":  # what lies outside of a matrix is not asked for
+        return bm * min(gemm.m * dtype(gemm.a).bytes / ATOM_BYTES, 1)
     return (min(ceil(gemm.m / 8) * 8, bm) if few else bm) / c["CLUSTER_N"]
 
 
 def _lines_of_b(gemm: Gemm, c: Config) -> float:
     """Lines of B that a block fetches per step; narrow lines count as whole ones."""
     narrow = ATOM_BYTES / operand_line(gemm, c["BN"]) if gemm.layout[1] == "n" else 1.0
+    if gemm.layout[1] == "n" and c.get("REALIGN") == "async":
+        narrow = min(gemm.n * dtype(gemm.b).bytes / ATOM_BYTES, 1)
     return operand_rows(gemm, c["BN"]) * narrow / float(c["CLUSTER_M"])
 
 
@@ -240,8 +248,9 @@ def _products(
     along *= c.get("REALIGN") != "load"
     size = dtype(gemm.a).bytes
     fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * _beyond(gemm.k * size, ATOM_BYTES) / steps
-    narrow_a = (gemm.layout[0] == "t") * (gemm.m * size < ATOM_BYTES // 2)
-    narrow_b = (gemm.layout[1] == "n") * (gemm.n * size < ATOM_BYTES // 2)
+    engine = c.get("REALIGN") != "async"
+    narrow_a = engine * (gemm.layout[0] == "t") * (gemm.m * size < ATOM_BYTES // 2)
+    narrow_b = engine * (gemm.layout[1] == "n") * (gemm.n * size < ATOM_BYTES // 2)
     fetch += _NARROW_LINE * (lines_a * narrow_a + lines_b * narrow_b)
     steps = ceil(steps / c["ATOMS"]) * c["ATOMS"]  # in whole stages
     # All stages are requested at once. Each is released when the products of the next have begun: so one is never in

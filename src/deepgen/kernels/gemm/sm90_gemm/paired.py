@@ -51,7 +51,8 @@ def space(name: str, gemm: Gemm, gpu: Cuda) -> Space:
 def ranked(name: str, gemm: Gemm, gpu: Cuda) -> Iterator[Mapping[str, Any]]:
     own, product = space(name, gemm, gpu), wide(gemm)
     some: list[Mapping[str, Any]] = []
-    for config in (choose(product, gpu), *various(product, gpu)):
+    for one in (choose(product, gpu), *various(product, gpu)):
+        config = {name: value for name, value in one.items() if (name, value) != ("REALIGN", "engine")}
         if config not in some and not own.explain(config):
             some.append(config)
             yield config

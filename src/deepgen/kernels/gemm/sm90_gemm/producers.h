@@ -84,5 +84,9 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
 }
 
 #if A_BY_LANES || B_BY_LANES
+#if ASYNC_LINES
+#include "async_lines.h"
+#else
 #include "loaders.h"
+#endif
 #endif

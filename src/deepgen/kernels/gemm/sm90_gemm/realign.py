@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -23,13 +23,59 @@ def realigned(gemm: Gemm) -> str:
     return "".join(letter for letter, distances in apart.items() if any(int(n) % whole for n in distances))
 
 
+@lru_cache(64)
+def divided(gemm: Gemm) -> str:
+    """Letters of the operands whose lines begin within 64 bytes: the copy engine fetches each in two parts."""
+    whole = PITCH_BYTES // dtype(gemm.a).bytes
+    return "".join(letter for letter in "ab" if int(gemm.scalars()[f"ld{letter}"]) % whole)
+
+
+def fetched_at_once(gemm: Gemm, letter: str) -> str:
+    """Bytes that the cache fetches from memory at once. Of lines that begin within 64 bytes more than 128 take longer,
+    by 9 to 11 %."""
+    return "128" if letter in divided(gemm) else "256"
+
+
+def copy_bytes(gemm: Gemm, letter: str) -> int:
+    """The widest asynchronous copy that lines allow; 0 if none."""
+    scalars, size = gemm.scalars(), dtype(gemm.a).bytes
+    apart = [scalars[f"ld{letter}"], *([scalars[f"stride_{letter}"]] * (gemm.batch > 1))]
+    return next((n for n in (16, 8, 4) if all(int(distance) * size % n == 0 for distance in apart)), 0)
+
+
+@lru_cache(64)  # called for every config that is ranked
+def asynchronous(gemm: Gemm) -> str:
+    """Letters of the operands that producers may copy asynchronously, in place of the copy engine."""
+    letters = "".join(letter for letter in "ab" if letter in realigned(gemm) + divided(gemm))
+    if gemm.blocks or gemm.pair != "none":
+        return ""
+    return letters if all(copy_bytes(gemm, letter) for letter in letters) else ""
+
+
 def copied(gemm: Gemm, config: Mapping[str, Any]) -> str:
     """Letters of the operands that are copied first; producers load the others themselves."""
     return realigned(gemm) if config.get("REALIGN", "copy") == "copy" else ""
 
 
 def loaded(gemm: Gemm, config: Mapping[str, Any]) -> str:
-    return realigned(gemm) if config.get("REALIGN", "copy") == "load" else ""
+    """Letters of the operands that all producers load, through registers or asynchronously."""
+    way = config.get("REALIGN", "copy")
+    return realigned(gemm) if way == "load" else asynchronous(gemm) if way == "async" else ""
+
+
+def asked(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of an asynchronous copy of each operand that producers copy so."""
+    return {one: copy_bytes(gemm, one) for one in asynchronous(gemm)} if config.get("REALIGN") == "async" else {}
+
+
+def copies_required(gemm: Gemm, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Requirements of asynchronous copies on other shapes: they are aligned."""
+    for letter, wide in asked(gemm, config).items():
+        whole, name = wide // dtype(gemm.a).bytes, letter.upper()
+        if whole > 1:
+            yield f"ld{letter} % {whole} == 0", f"lines of {name} that are multiples of {wide} bytes"
+            apart = f"batch == 1 or stride_{letter} % {whole} == 0"
+            yield apart, f"matrices of {name} that lie multiples of {wide} bytes apart"
 
 
 def copy_name(letter: str) -> str:

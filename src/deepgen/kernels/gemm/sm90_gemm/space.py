@@ -23,7 +23,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     result_pitch,
     sets_of_sums,
 )
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, asynchronous, realigned
 from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, maximum, minimum, where
@@ -39,7 +39,8 @@ _HELD, _LOADING = 8 * 16, 40  # registers for a line's eight chunks, twice, with
 _COPIED_ROWS = 256  # the longest side of a box for the copy engine; tiles have no more columns
 
 
-def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
+def sm90_space(name: str, gemm: Gemm, gpu: Gpu, *, asks: bool = False) -> Space:
+    """`asks`: whether producers may copy lines asynchronously."""
     s = Space(name)
     schedule = s.knob("SCHEDULE", ["cooperative", "ping-pong"])
     consumers = s.knob("CONSUMERS", [1, 2, 3])
@@ -55,11 +56,11 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(bm < max(2 * gemm.m, 65), "tiles are not much higher than the matrix")
 
     cluster_m, cluster_n = _clusters(s, gemm, bm, bn, min_blocks)
-    loads = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n)
+    loads, many = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n, asynchronous(gemm) if asks else "")
     store, buffers = _result(s, gemm, bn)
     sums = tiles_m * bn // 2
     held = _held(s, gemm, sums, store, tiles_m)
-    share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
+    share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, _producing(registers, loads, many))
     if loads is not False:
         lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
         s.require(
@@ -140,24 +141,43 @@ def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tup
     return cluster_m, cluster_n
 
 
-def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: Expr) -> Expr | bool:
-    """Whether unaligned lines are loaded by many producers; otherwise they are copied first."""
+def _realign(
+    s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: Expr, others: str
+) -> tuple[Expr | bool, Expr | bool]:
+    """Whether lines are loaded by many producers, through registers or asynchronously; otherwise the copy engine
+    fetches them, of unaligned ones copies that are made first."""
     letters = realigned(gemm)
+    asks: Expr | bool = False
+    if not letters and not others:
+        return False, False
+    ways = (["load", "copy"] if letters else ["engine"]) + ["async"] * bool(others)
+    way = s.knob("REALIGN", ways)
+    if others:
+        asks = way == "async"
+        s.require(implies(asks, (sharers == 1) & (atoms == 1)), "producers that copy lines do so for their own block")
+        s.require(implies(asks, ~moved), "producers that copy lines keep their registers: others spill")
+        whole = [n for n in _columns(gemm) if gemm.layout[1] == "t" or n % 64 == 0]
+        s.require(implies(asks, bn.isin(whole)), "whole lines of 128 bytes are copied")
     if not letters:
-        return False
-    loads = s.knob("REALIGN", ["load", "copy"]) == "load"
+        return False, asks
+    loads = way == "load"
     s.require(implies(loads, ~moved & (sharers == 1) & (atoms == 1)), "producers that load lines keep their registers")
     if "b" in letters:
         s.require(implies(loads, bn.isin([n for n in _columns(gemm) if loads_columns(gemm, n)])), "lines fill a round")
-    return loads
+    return loads, asks
+
+
+def _producing(moved: Expr, loads: Expr | bool, many: Expr | bool) -> Expr:
+    """Warps of producers."""
+    warps = where(moved, 4, 1) if many is False else where(many | moved, 4, 1)
+    return warps if loads is False else where(loads, LOADERS // 32, warps)
 
 
 def _registers(
-    s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr, loads: Expr | bool
+    s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr, others: Expr
 ) -> Expr:
     """Requires that sums and everything else fit; with `moved` the producers give registers to the consumers. Returns a
     thread's share before that."""
-    others = where(moved, 4, 1) if loads is False else where(loads, LOADERS // 32, where(moved, 4, 1))
     groups = consumers * 4 + others  # warps
     s.require(
         implies(moved, (consumers > 1) & (min_blocks == 1)), "registers are moved between three or four warpgroups"
