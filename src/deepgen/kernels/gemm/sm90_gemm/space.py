@@ -156,6 +156,9 @@ def _realign(
         asks = way == "async"
         s.require(implies(asks, (sharers == 1) & (atoms == 1)), "producers that copy lines do so for their own block")
         s.require(implies(asks, ~moved), "producers that copy lines keep their registers: others spill")
+        if letters:
+            few = where(asks, Expr("knob", (), "CONSUMERS"), 0) <= 2
+            s.require(few, "copies of fewer than 16 bytes need registers")
         whole = [n for n in _columns(gemm) if gemm.layout[1] == "t" or n % 64 == 0]
         s.require(implies(asks, bn.isin(whole)), "whole lines of 128 bytes are copied")
     if not letters:
