@@ -12,7 +12,8 @@ from deepgen.operators import Gemm, gemm
 H200 = targets.resolve("cuda:h200")
 NAMES = ("sm90_gemm", "mma_gemm", "skinny_gemm", "simt_gemm")
 # Microseconds of each family's default of 2026-11-18 on an H200 with cold L2, interleaved; None: it does not serve, or
-# takes far longer; of three shapes whose lines producers now copy, of 2026-11-19. Shapes were drawn by `benchmarks/any_shape.py`.
+# takes far longer; of three shapes whose lines producers now copy, of 2026-11-19. Shapes were drawn by
+# `benchmarks/any_shape.py`.
 TIMED = (
     (gemm(4176, 80, 10584, dtype="bf16", layout="tt"), (38.8, 52.4, None, 296.7)),
     (gemm(4176, 80, 10592, dtype="f8e4m3", layout="nt"), (27.3, 56.7, None, None)),
