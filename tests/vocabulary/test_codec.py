@@ -79,10 +79,10 @@ EXAMPLES: dict[type, list[Any]] = {
 
 
 def _serializable() -> list[type]:
-    root = Path(deepgen.__file__).parent
-    for path in root.rglob("*.py"):
-        if "vocabulary.codec import" in path.read_text(encoding="utf-8"):
-            importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
+    root = Path(deepgen.__file__).parents[1]
+    for path in root.glob("deepgen*/**/*.py"):
+        if "vocabulary.codec import" in (text := path.read_text(encoding="utf-8")) or "Serializable" in text:
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
     todo, classes = [Serializable], {}
     while todo:
         for cls in todo.pop().__subclasses__():
@@ -123,7 +123,8 @@ def _instance(cls: Any, rng: random.Random) -> Any:
     if cls in EXAMPLES:
         return rng.choice(EXAMPLES[cls])
     hints = typing.get_type_hints(cls)
-    drawn = (f for f in fields(cls) if f.init and (f.default is f.default_factory or rng.random() < 0.8))
+    # What is not compared need not come back, such as passwords.
+    drawn = (f for f in fields(cls) if f.init and f.compare and (f.default is f.default_factory or rng.random() < 0.8))
     return cls(**{f.name: _value(hints[f.name], rng) for f in drawn})
 
 

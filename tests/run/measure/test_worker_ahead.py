@@ -112,11 +112,12 @@ def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("body", "held"),
-    [("", 1), ("C[3] += 1;", 0), ("static int calls; if (++calls == 4) abort();", 1)],
+    [("", True), ("C[3] += 1;", False), ("static int calls; if (++calls == 4) abort();", True)],
     ids=["right", "wrong", "crashes when timed"],
 )
-def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, held: int) -> None:
-    """Not while it is verified; and whatever happens to the kernel, it is released."""
+def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, held: bool) -> None:
+    """Not while it is verified; and whatever happens to the kernel, it is released. On a busy machine it may be timed
+    twice."""
     own = kernel(f"multiply(A, B, C, M, N, K); {body}")
     events: list[str] = []
 
@@ -134,7 +135,7 @@ def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, hel
     finally:
         runner.close()
     assert measured.ok is (not body)
-    assert events == ["held", "let go"] * held
+    assert events == ["held", "let go"] * (len(events) // 2) and bool(events) is held
     assert measured.samples or body
 
 

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from deepgen.frontends.torch import calls, lazy, rows, windows
 from deepgen.frontends.torch.elements import ATEN as ON_ELEMENTS
-from deepgen.frontends.torch.fused import fused
+from deepgen.frontends.torch.fused_products import fused
 from deepgen.frontends.torch.lazy import Lazy, constant, of_tensor, result
 from deepgen.frontends.torch.products import Asked
 from deepgen.operators import Operator

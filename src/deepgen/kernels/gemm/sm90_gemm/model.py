@@ -34,7 +34,7 @@ Config = Mapping[str, Any]
 # and not, batched and not, all layouts), 182 problems of suites, and three spaces. docs/kernels/sm90_gemm.md describes
 # how, and how well the model chooses at held-out shapes.
 LAUNCH = 3.9  # of the kernel, until the first tile has arrived
-_SPREAD = 1.5  # additional if all multiprocessors take part: each fetches code and descriptors
+_SPREAD = 1.35  # additional if all multiprocessors take part: each fetches code and descriptors
 _CLUSTER = 0.15  # additional until a cluster's blocks have synchronized
 _PING_PONG = 0.1  # additional until the second warpgroup begins; fitted to earlier timings
 _TILE = 0.25  # from a tile's last product to the first of the next tile
