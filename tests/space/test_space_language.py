@@ -274,6 +274,12 @@ def test_a_power_of_a_knob_that_is_too_long_to_compute_is_refused(power: str) ->
         space.count()
 
 
+def test_a_text_of_megabytes_is_refused_before_it_is_parsed() -> None:
+    """Python's parser would take two gigabytes for it."""
+    with pytest.raises(BadInput, match="has 4200002 characters"):
+        parse_values(f"[{'[],' * 1_400_000}]")
+
+
 @pytest.mark.parametrize("values", [[(0,) * 1000, 2], ["%0999d", 2]])
 @pytest.mark.parametrize("text", ["A * B < 5", "A % B < 5"])
 def test_texts_and_lists_are_not_numbers(values: list[int | str | tuple[int, ...]], text: str) -> None:

@@ -69,6 +69,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "item": lambda sequence, place: sequence[place],
 }
 _MOST_VALUES = 1_000_000
+_LONGEST = 100_000  # characters of a text; Python's parser takes some 500 bytes for each of `[],[],[]`
 
 
 def parse(text: str, named: Mapping[str, Expr] | None = None) -> Expr:
@@ -85,6 +86,8 @@ def parse_values(text: str) -> list[Value]:
 
 
 def _tree(text: str) -> ast.Expression:
+    if len(text) > _LONGEST:
+        raise BadInput(f"'{text[:20]}...' has {len(text)} characters", allowed=f"up to {_LONGEST} in an expression")
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
