@@ -51,6 +51,7 @@ class Watch:
     def __init__(self, page: Any) -> None:
         self.errors: list[str] = []
         self.asked: set[str] = set()
+        page.set_default_timeout(MS)
         page.on("console", lambda said: self.errors.append(said.text) if self._counts(said) else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.asked.add(re.sub(r"^(\w+://[^/]+).*", r"\1", request.url)))

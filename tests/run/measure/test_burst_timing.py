@@ -36,10 +36,10 @@ def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Superv
 
 
 def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor) -> None:
-    """Correct unless it is called often."""
+    """Correct unless it is called often; on a busy machine a burst may have three calls only."""
     faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 20) C[0] += 1;")
     built = build(faulty)
-    [measured] = supervisor.compare([Contender("", faulty, built, BURST)], 1, 0)
+    [measured] = supervisor.compare([Contender("", faulty, built, BURST)], 8, 0)
     assert measured.verdict is Verdict.WRONG and "C[0, 0]" in measured.detail
 
 
