@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare
 from deepgen.run.call.native import NativeKernel
@@ -55,3 +57,12 @@ class Runs:
             memory.close()
         wrong = damage + [f"{name}: {found}" for name, found in compared.items() if not found.ok]
         return f"{operator.describe()} ({probe}): {'; '.join(wrong)}" if wrong else ""
+
+
+def inside_larger(array: Array) -> Array:
+    """The same numbers among others: more of each dimension but the last."""
+    larger = np.empty((*(size + 3 for size in array.shape[:-1]), array.shape[-1]), array.dtype)
+    larger.view(np.uint8)[...] = _NAN
+    inside = larger[tuple(slice(1, 1 + size) for size in array.shape[:-1])]
+    inside[...] = array
+    return inside

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_runs import inside_larger
 
 from deepgen import generators, targets
 from deepgen.kernels.attention.c_attention import CAttention, CDecode
@@ -53,6 +54,21 @@ def test_drawn_cases_are_right(family: Generator, seed: int) -> None:
     operator = drawn(seed) if family is QUERIES else replace(drawn(seed), queries=1 + 8 * (seed % 3))
     config = family.default(operator, HERE) if seed % 2 else family.space(operator, HERE).sample(1, seed)[0]
     check(family, operator, config)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("family", [QUERIES, FEW], ids=lambda family: family.name)
+def test_caches_may_be_longer_than_what_they_hold(family: Generator, layout: str) -> None:
+    operator = attention(2, 4, 6, 40, 16, kv_heads=2, dtype="f32", layout=layout, bias=True)
+    kernel = load(family.emit(operator, HERE, family.default(operator, HERE)), operator, HERE)
+    inputs = operator.inputs(3, "normal")
+    apart = {name: inside_larger(array) for name, array in inputs.items() if name in "qkv"}
+    assert all(array.base is not None for array in apart.values())
+    found = compare(
+        np.asarray(kernel(*(apart | {"bias": inputs["bias"]}).values())),
+        operator.reference(inputs)["o"], operator.tensors()[-1].dtype, operator.tolerance(),
+    )  # fmt: skip
+    assert found.ok, found
 
 
 @pytest.mark.parametrize(("family", "seed", "page"), [(QUERIES, 1, 0), (FEW, 2, 0), (FEW, 3, 16), (FEW, 4, 64)])

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from dot_gemm_cases import emulated
-from kernel_runs import Runs
+from kernel_runs import Runs, inside_larger
 
 import needs
 from deepgen import generators, targets
 from deepgen.kernels.attention.x86_amx_attention import X86AmxAttention
 from deepgen.operators import Attention, Operator, attention, softmax
+from deepgen.operators.compare import compare
+from deepgen.run.call.loaded import load
 from deepgen.run.call.plans import check_shape
 from deepgen.targets import X86
 from deepgen.vocabulary import BadInput
@@ -56,6 +58,21 @@ def test_drawn_cases_are_right(seed: int) -> None:
         assert kernel.wrong(operator, probe) == "", config
     for batch, queries, keys in ((1, 1, 150), (5, 40, 33), (1, 35, 1)):
         assert kernel.wrong(replace(operator, batch=batch, queries=queries, keys=keys)) == "", config
+
+
+@pytest.mark.parametrize("pack", ["tile", "head"])
+def test_caches_may_be_longer_than_what_they_hold(pack: str) -> None:
+    operator = attention(2, 4, 20, 40, 32, kv_heads=2)
+    config = {"PARTS": 1, "KEYS": 64, "PACK": pack, "OVERLAP": True, "THREADS": 1}
+    kernel, here = FAMILY.emit(operator, TARGET, config), TARGET
+    if not NATIVE.has(*TARGET.isa):
+        kernel, here = emulated(kernel), NATIVE
+    inputs = operator.inputs(3, "normal")
+    found = compare(
+        np.asarray(load(kernel, operator, here)(*map(inside_larger, inputs.values()))),
+        operator.reference(inputs)["o"], operator.tensors()[-1].dtype, operator.tolerance(),
+    )  # fmt: skip
+    assert found.ok, found
 
 
 class OneLarge(Attention):

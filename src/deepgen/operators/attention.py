@@ -40,6 +40,7 @@ class Attention(ReferenceApart):
     """Sizes of q, k, v and o, their format and order, and which keys a query sees."""
 
     name: ClassVar[str] = "attention"
+    strided_on_processors: ClassVar[bool] = True  # caches are longer than what they hold
     general_last: ClassVar[bool] = True
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
     words: ClassVar[tuple[Word, ...]] = (

@@ -100,6 +100,7 @@ class Operator(ABC):
     name: ClassVar[str]
     reference_rows: ClassVar[int | None] = None  # rows to draw elements from, if an element needs its whole row
     weights: ClassVar[tuple[str, ...]] = ()  # tensors that are constant when a trained model is run
+    strided_on_processors: ClassVar[bool] = False  # families in C take rows at any distance, and are verified so
     general_last: ClassVar[bool] = False  # families made for it are faster than general ones wherever they serve
     words: ClassVar[tuple[Word, ...]] = ()  # parameters on the command line and in config files; empty: the fields
 

@@ -21,7 +21,8 @@ from stand_in import SERVED, Everything
 
 import deepgen.torch as dt
 
-NAMES = ("mm", "bmm", "addmm", "nn.functional.linear", "softmax", "nn.functional.layer_norm", "nn.functional.conv2d")
+OF_LAYERS = ("linear", "layer_norm", "conv2d", "scaled_dot_product_attention")
+NAMES = ("mm", "bmm", "addmm", "softmax", *(f"nn.functional.{name}" for name in OF_LAYERS))
 KINDS = (*SERVED, "conv2d", "dilated_conv2d", "depthwise_conv2d")
 COMPILED = 3  # samples per operator: each takes seconds
 

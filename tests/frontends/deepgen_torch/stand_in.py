@@ -12,7 +12,7 @@ from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
 from deepgen.vocabulary.measurement import KEPT, Properties
 
-SERVED = ("gemm", "softmax", "layer_norm", "rms_norm", "grouped_gemm")
+SERVED = ("gemm", "softmax", "layer_norm", "rms_norm", "grouped_gemm", "attention")
 ALL_KEPT = Properties(KEPT, KEPT, KEPT)
 
 
@@ -32,7 +32,7 @@ class Everything:
         if operator.name not in self._kinds:
             return SimpleNamespace(entry=None, reason="it has no such kernel")
         times = [] if self._torch is None else [SimpleNamespace(name="torch", seconds=self._torch)]
-        entry = SimpleNamespace(operator=operator, properties=self._properties)
+        entry = SimpleNamespace(operator=operator, properties=self._properties, serves=lambda operator: None)
         return SimpleNamespace(
             entry=entry, seconds=1e-3, considered=times, reason="", load=lambda: self._load(operator, target)
         )

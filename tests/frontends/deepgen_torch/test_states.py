@@ -27,6 +27,7 @@ import deepgen.torch as dt  # noqa: E402
 F = torch.nn.functional
 X, WEIGHT, BIAS = torch.randn(2, 5, 24), torch.nn.Parameter(torch.randn(16, 24)), torch.nn.Parameter(torch.randn(16))
 ROWS, SQUARE = torch.randn(6, 24), torch.randn(24, 24)
+HEADS, KEYS = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 16)
 
 CALLS: dict[str, Callable[[], Any]] = {
     "linear": lambda: F.linear(X, WEIGHT),
@@ -43,6 +44,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "layer_norm of a list": lambda: F.layer_norm(X, [24], SQUARE[0], SQUARE[1], 1e-3),
     "rms_norm": lambda: F.rms_norm(X, (24,), SQUARE[0], 1e-5),
     "rms_norm by name": lambda: F.rms_norm(X, normalized_shape=(24,), weight=SQUARE[0], eps=1e-5),
+    "attention": lambda: F.scaled_dot_product_attention(HEADS, KEYS, HEADS + 1),
+    "attention by name": lambda: F.scaled_dot_product_attention(query=HEADS, key=KEYS, value=HEADS),
     "nothing": lambda: F.linear(X[:, :0], WEIGHT, BIAS),
     "into what is given": lambda: torch.mm(ROWS, SQUARE, out=torch.empty(6, 24)),
     "into what has another shape": lambda: torch.mm(ROWS, SQUARE, out=torch.empty(0)),

@@ -58,7 +58,7 @@ def test_where_threads_cannot_be_lent_a_race_counts_what_they_cost_torch(monkeyp
     answer = race.TorchRace(1.0, 2.0, True)
     monkeypatch.setattr(routes, "race", lambda *_: raced.append("race") or answer)
     monkeypatch.setattr(routes, "race_for_cores", lambda *_: raced.append("for cores") or answer)
-    monkeypatch.setattr(routes, "several", lambda: True)
+    monkeypatch.setattr(race, "several", lambda: True)
     for lent in (True, False):
         monkeypatch.setattr(routes, "lend", lambda kernel, lent=lent: lent)
         with torch.no_grad(), dt.use(Threaded()):

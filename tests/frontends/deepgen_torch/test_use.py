@@ -49,6 +49,11 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "gradient of grouped_mm": (lambda: torch._grouped_mm(random(30, 24).mT, random(30, 16), offs=OFFSETS),
                                "grouped_gemm f32 tn 3 experts 24x16x30"),
     "rms_norm": (lambda: F.rms_norm(random(6, 40), (40,), random(40), 1e-5), "rms_norm f32 rows=6 cols=40"),
+    "attention": (lambda: F.scaled_dot_product_attention(*(random(2, 4, 9, n) for n in (16, 16, 16))),
+                  "attention f32 bhsd batch 2, 4 heads, 9, width 16"),
+    "attention with a mask": (lambda: F.scaled_dot_product_attention(
+                                  random(2, 4, 9, 16), random(2, 4, 12, 16), random(2, 4, 12, 16), random(9, 12)),
+                              "attention f32 bhsd batch 2, 4 heads, 9x12, width 16 bias"),
 }  # fmt: skip
 
 
@@ -82,6 +87,10 @@ def _autocast() -> Any:
         return F.linear(random(4, 8), random(6, 8))
 
 
+def attend(*more: Any, dtype: Any = torch.float32, **named: Any) -> Any:
+    return F.scaled_dot_product_attention(*(random(2, 4, 9, 16, dtype=dtype) for _ in range(3)), *more, **named)
+
+
 UNSERVED: dict[str, Callable[[], Any]] = {
     "rows that are not contiguous": lambda: random(20, 48)[:, ::2] @ random(24, 16),
     "a broadcast batch": lambda: torch.matmul(random(3, 5, 24), random(1, 24, 8)),
@@ -94,6 +103,9 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "autocast": _autocast,
     "a grouped product without offsets": lambda: torch._grouped_mm(random(3, 8, 8), random(3, 8, 8)),
     "a grouped product by ranges of columns": lambda: torch._grouped_mm(random(3, 8, 8), random(8, 24), offs=ALL_OF_24),
+    "attention with a mask of booleans": lambda: attend(torch.ones(9, 9, dtype=torch.bool).tril()),
+    "attention with dropout of everything": lambda: attend(dropout_p=1.0),
+    "attention in another format": lambda: attend(dtype=torch.float64),
     "vmap": lambda: torch.vmap(torch.mm)(random(3, 4, 5), random(3, 5, 6)),
 }  # fmt: skip
 
@@ -450,6 +462,40 @@ def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -
         for rows in range(1, 6):
             torch.testing.assert_close(torch.mm(torch.ones(rows, 4), torch.ones(4, 4)), torch.full((rows, 4), 4.0))
     assert len(used.met) == 2
+
+
+def test_attention_reads_caches_and_has_torchs_layout() -> None:
+    """Heads of a position lie together where a layer has made them, and a cache has room for more keys."""
+    q = random(2, 5, 4, 16).transpose(1, 2)
+    cache = random(2, 2, 30, 16)
+    calls: list[Callable[[], Any]] = [
+        lambda: F.scaled_dot_product_attention(q, q + 1, q - 1, is_causal=True),
+        lambda: F.scaled_dot_product_attention(q[:, :, -1:], cache[:, :, :20], cache[:, :, 1:21], enable_gqa=True),
+    ]
+    with torch.no_grad():
+        for call in calls:
+            want = call()
+            with dt.use(Everything(), race=False) as used:
+                results = [call() for _ in range(2)]
+            assert used.met[0].ours and "bshd" in used.met[0].operator.describe()
+            for result in results:
+                assert result.stride() == want.stride()
+                torch.testing.assert_close(result, want)
+
+
+def test_a_growing_cache_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced: list[int] = []
+    answer = race.TorchRace(1.0, 2.0, True)
+    monkeypatch.setattr(routes, "race", lambda *_: raced.append(1) or answer)
+    library = Everything(kinds=("attention",))
+    q = random(1, 2, 1, 16)
+    with torch.no_grad(), dt.use(library) as used:
+        keys = [random(1, 2, count, 16) for count in (40, 41, 47, 55, 60)]
+        results = [F.scaled_dot_product_attention(q, k, k + 1) for k in keys]
+        F.scaled_dot_product_attention(q, q, q)
+    assert len(raced) == len(used.met) == 3, "40 and 60 are more than half an octave apart, and 1 is far away"
+    assert sum(met.calls.served for met in used.met) == 6
+    torch.testing.assert_close(results, [F.scaled_dot_product_attention(q, k, k + 1) for k in keys])
 
 
 @pytest.mark.parametrize("properties", [Properties(), Properties("kept"), Properties("kept", "lost")])

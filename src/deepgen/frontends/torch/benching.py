@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from deepgen.frontends.torch.routes import Met
+from deepgen.frontends.torch.race import Met
 from deepgen.frontends.torch.using import Use
 from deepgen.libraries import Choice, Library
 from deepgen.libraries.entry import Entry

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from deepgen.frontends.torch import elements, products
+from deepgen.frontends.torch.ops import TORCHS
 from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format_of, rows_of
 from deepgen.operators import Operator, attention, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
@@ -100,8 +101,13 @@ def attention_of(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    by_position: bool | None = None,
 ) -> Asked | None:
-    """Attention on four dimensions. torch aligns queries with keys at the start, deepgen at the end."""
+    """Attention on four dimensions. torch aligns queries with keys at the start, deepgen at the end.
+
+    `by_position`: whether the result has the heads of a position together in memory; None: where q has.
+    """
     if any(x.dim() != 4 or x.dtype != q.dtype or x.stride(3) != 1 for x in (q, k, v)) or q.dtype not in _ATTENDED:
         return None
     (batch, heads, queries, width), (_, kv_heads, keys, _) = q.shape, k.shape
@@ -110,15 +116,37 @@ def attention_of(
         return None
     if attn_mask is not None and (attn_mask.dtype != q.dtype or attn_mask.dim() > 4):
         return None
-    tensors, places = ((q, k, v), (0, 1, 2)) if attn_mask is None else ((q, k, v, attn_mask), (0, 1, 2, 3))
+    shape = (*q.shape[:3], v.shape[3])
+    layout, strides = "bhsd", None
+    tensors: tuple[Any, ...] = (q, k, v)
+    if q.transpose(1, 2).is_contiguous() if by_position is None else by_position:
+        layout, tensors = "bshd", tuple(x.transpose(1, 2) for x in tensors)
+        strides = (queries * heads * shape[3], shape[3], heads * shape[3], 1)
+    if attn_mask is not None:
+        tensors = (*tensors, attn_mask[(None,) * (4 - attn_mask.dim())])
 
     def make() -> Operator:
         return attention(
             batch, heads, queries, keys, width, kv_heads=kv_heads, v_width=v.shape[3], dtype=format_of(q),
-            causal=is_causal, scale=scale or 0.0, bias=attn_mask is not None,
+            causal=is_causal, scale=scale or 0.0, bias=attn_mask is not None, layout=layout,
         )  # fmt: skip
 
-    return asked(make, tensors, places, (*q.shape[:3], v.shape[3]), q.dtype)
+    return asked(make, tensors, tuple(range(len(tensors))), shape, q.dtype, strides)
+
+
+def attention_call(*args: Any) -> Asked | None:
+    """Attention as `attend` is called. Its result has torch's layout, which depends on how torch computes it."""
+    if attention_of(*args) is None:
+        return None
+    with torch.no_grad():
+        laid = attend(*args)
+    by_position = laid.transpose(1, 2).is_contiguous()
+    return attention_of(*args, by_position=by_position) if by_position or laid.is_contiguous() else None
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any, dropout: float, causal: bool, scale: float | None, gqa: bool) -> Any:
+    """torch's attention, with all arguments by position."""
+    return TORCHS["attention"](q, k, v, mask, dropout, causal, scale=scale, enable_gqa=gqa)
 
 
 def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
@@ -145,6 +173,7 @@ def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
 # The supported functions, by the names of deepgen's own operators.
 KINDS: Mapping[str, Reads] = {
     **products.KINDS,
+    "attention": attention_call,
     "softmax": softmax_of,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,

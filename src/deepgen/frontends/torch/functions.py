@@ -14,6 +14,7 @@ from weakref import ref
 import torch
 from torch.autograd import forward_ad
 
+from deepgen.frontends.torch.calls import attend
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.ops import OPS, TORCHS
 from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
@@ -40,6 +41,10 @@ Run: TypeAlias = "Callable[..., Any]"
 # site is mostly the id of a parameter. It is only a hint, since another tensor may have that id later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
 
+# What follows queries, keys and values, of which all from `scale` on are given by name.
+_ATTENTION: Mapping[str, Any] = {
+    "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False,
+}  # fmt: skip
 CONVOLUTIONS = tuple(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3))
 
 
@@ -106,7 +111,7 @@ class _Calls:
         if route is None and len(reads) > 1 and self._kind not in ELEMENTS and reads[0].is_contiguous():
             self._leave_to_torch(reads[0], reads[1])
         if route is None or route.idle or result is not None:
-            remember(self.places, place, reads, None if route is None else route.eager(route.quick()))
+            remember(self.places, place, reads, None if route is None else route.eager(route.quick(len(reads))))
         return self._torchs(*args, **named) if result is None else result
 
     def earned(self) -> float:
@@ -201,6 +206,29 @@ def grouped_of(router: Router) -> Run:
         return calls.slowly((a, b, offs), id(b))
 
     return grouped_mm
+
+
+def attention_of(router: Router) -> Run:
+    """A replacement for `scaled_dot_product_attention`; with gradients or dropout torch serves it."""
+    torchs = TORCHS["attention"]
+    calls = _Calls(router, "attention", attend)
+    places = calls.places
+
+    def attention(*args: Any, **named: Any) -> Any:
+        options = {**_ATTENTION, **dict(zip(_ATTENTION, args[3:], strict=False)), **named}
+        if not 3 <= len(args) <= 6 or len(options) > len(_ATTENTION) or options["dropout_p"]:
+            return torchs(*args, **named)
+        mask, *rest = options.values()
+        reads = args[:3] if mask is None else (*args[:3], mask)
+        place = (len(reads), *rest)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(place, ()):
+                if check(*reads):
+                    result = None if run is None else run(*reads)
+                    return torchs(*args, **named) if result is None else result
+        return calls.slowly((*args[:3], mask, *rest), place, reads=reads)
+
+    return attention
 
 
 def other_of(router: Router, kind: str, torchs: Run) -> Run:

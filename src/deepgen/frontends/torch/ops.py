@@ -28,6 +28,7 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "bmm": torch.bmm,
     "matmul": torch.matmul,
     "addmm": torch.addmm,
+    "attention": F.scaled_dot_product_attention,
     "softmax": torch.softmax,
     "layer_norm": F.layer_norm,
     "rms_norm": torch.rms_norm,  # called by F.rms_norm through its current binding

@@ -1,5 +1,5 @@
 """Races a kernel against torch at the call: timed alternately, on the call's own tensors and torch's threads. Also
-weighs the cost of inspecting calls that are not worth a race.
+weighs the cost of inspecting calls that are not worth a race, and finds shapes that need none of their own.
 
 torch's compiler has C++ functions for its own guards: they distinguish calls, and allocate results, in a third of the
 time. In Python this requires reading ten properties, which costs more than a small product. These functions are not
@@ -8,16 +8,21 @@ public: if a version of torch lacks them, everything is done in Python.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from ctypes import c_uint64
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from deepgen.libraries.entry import is_resized
+from deepgen.libraries.predict import distance
+from deepgen.operators import Operator
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.native import torchs_threads
 from deepgen.run.measure.race import paired_ratio
@@ -30,6 +35,7 @@ _CLOSE = 1.1  # of torch's time on a GPU: below this, a kernel may still gain th
 _FOLLOWING = 3  # torch operators after each call of a kernel: a layer like BERT's has 1 to 2
 _CALLS = 20  # calls enqueued in a row: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
+T = TypeVar("T")
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
 _GRAIN = 1 << 15  # minimum number of elements that torch gives each thread
 _MOVED = 64 << 20  # bytes: larger tensors are not copied for a race
@@ -44,8 +50,13 @@ _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the s
 # Whether torch.func's transforms are active: vmap, grad, ...
 _transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 Check = Callable[..., bool]
+# Twenty times faster than the public function. A torch without GPU support lacks it.
+capturing_now: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
 SECONDS = 1e-6  # to inspect a call that is left to torch: half of it in a loop, up to three times in a model
 LOOKS = 256  # inspections between two checks of what they gained
+_SIMILAR = 0.5  # octaves
 _MOST_SAVED = 4  # maximum surplus carried over, relative to the cost
 View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, starting at the tensor's first element
 Views: TypeAlias = "tuple[View | None, View | None]"  # of a product's matrices; None: the tensor itself
@@ -94,6 +105,29 @@ class TorchRace:
             return times
         mine, other = (seconds * 1e6 for seconds in self.calling)
         return f"{times}, but a call costs {mine:.1f} us, torch's {other:.1f} us"
+
+
+@dataclass
+class Calls:
+    """How many calls of one kind a kernel served, and how many it handed back to torch. Replays are not counted."""
+
+    in_python: int = 0  # served
+    refused: int = 0
+    in_c: c_uint64 = field(default_factory=c_uint64)  # served, by dispatch.cpp
+
+    @property
+    def served(self) -> int:
+        return self.in_python + self.in_c.value
+
+
+@dataclass(frozen=True)
+class Met:
+    """A kind of call that was seen, for display: what it computes, what serves it, why, and how often."""
+
+    operator: Operator
+    ours: bool
+    why: str
+    calls: Calls = field(default_factory=Calls)
 
 
 def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> TorchRace:
@@ -213,10 +247,20 @@ def lend(kernel: Loaded) -> bool:
     return parallel is not None and kernel.run_on(parallel)
 
 
+def crowds(entry: Any, device: Any, lent: bool) -> bool:
+    """Whether a library's kernel and torch both have several threads; assumed if the config does not say."""
+    return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
+
+
 def work() -> Callable[[], object]:
     """A short operator that torch runs on all its threads."""
     numbers = torch.zeros(_GRAIN * torch.get_num_threads())
     return lambda: numbers.add_(1.0)
+
+
+def capturing(device: Any) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and capturing_now()
 
 
 def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -273,6 +317,40 @@ def watched() -> bool:
     if forward_ad._current_level >= 0 or _transformed() or _dispatch_modes():
         return True
     return any(type(_mode(place)) is not DeviceContext for place in range(modes()))
+
+
+class Alike(Generic[T]):
+    """Decisions at shapes that were never tuned, which hold for similar ones: a growing cache has a new shape in each
+    step, and races at all of them would take longer than kernels save.
+
+    Shapes are similar if a single size differs, by less than half an octave, that is no length of rows: rows of other
+    lengths are aligned in another way.
+    """
+
+    def __init__(self) -> None:
+        self._decided: list[tuple[Operator, Any, T]] = []
+
+    def add(self, operator: Operator, tensors: Sequence[Any], decided: T) -> None:
+        self._decided.append((operator, _order(tensors), decided))
+
+    def find(self, operator: Operator, tensors: Sequence[Any]) -> T | None:
+        order = _order(tensors)
+        similar = (one for other, like, one in self._decided if like == order and _similar(other, operator))
+        return next(similar, None)
+
+
+def _order(tensors: Sequence[Any]) -> Any:
+    """The device, and the order of each tensor's dimensions in memory."""
+    return str(tensors[0].device), [sorted(range(t.dim()), key=lambda i, t=t: t.stride(i)) for t in tensors]  # type: ignore[misc]
+
+
+def _similar(one: Operator, other: Operator) -> bool:
+    if type(one) is not type(other) or not 0 < distance(one, other) < _SIMILAR:
+        return False
+    sizes, others = one.sizes(), other.sizes()
+    differ = [name for name in sizes if sizes[name] != others.get(name)]
+    rows = " ".join(str(param.shape[-1]) for param in one.signature().tensors if param.shape)
+    return len(differ) == 1 and not re.search(rf"\b{differ[0]}\b", rows) and is_resized(one, other)
 
 
 class Looks:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import c_uint64
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from math import inf
@@ -22,15 +21,20 @@ from deepgen.frontends.torch.calls import KINDS
 from deepgen.frontends.torch.products import Asked, Reads
 from deepgen.frontends.torch.race import (
     PLAIN,
+    Alike,
+    Calls,
+    Met,
     TorchRace,
     Views,
+    capturing,
+    capturing_now,
     contiguous,
+    crowds,
     elsewhere,
     lend,
     made_real,
     race,
     race_for_cores,
-    several,
     viewed,
 )
 from deepgen.libraries import Library
@@ -45,32 +49,10 @@ from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # torch's names as a baseline
 KINDS_DECIDED = 500  # maximum kinds of calls: if shapes never repeat, deciding would cost more than kernels gain
+KINDS_KEPT = 20 * KINDS_DECIDED  # with those that are like one that was decided
 LAUNCH = 2e-6  # seconds that an extra launch costs when launches follow each other closely
 _UNKNOWN = 1.0  # seconds, in place of an unknown gain
 _MOST = 1000  # threads and streams with a cached binding per route
-
-
-@dataclass
-class Calls:
-    """How many calls of one kind a kernel served, and how many it handed back to torch. Replays are not counted."""
-
-    in_python: int = 0  # served
-    refused: int = 0
-    in_c: c_uint64 = field(default_factory=c_uint64)  # served, by dispatch.cpp
-
-    @property
-    def served(self) -> int:
-        return self.in_python + self.in_c.value
-
-
-@dataclass(frozen=True)
-class Met:
-    """A kind of call that was seen, for display: what it computes, what serves it, why, and how often."""
-
-    operator: Operator
-    ours: bool
-    why: str
-    calls: Calls = field(default_factory=Calls)
 
 
 @dataclass(frozen=True)
@@ -85,6 +67,10 @@ class Won:
     why: str
     raced: TorchRace | None = None
     calls: Calls = field(default_factory=Calls)
+    entry: Any = None  # of the library
+
+    def serves(self, operator: Operator) -> bool:
+        return self.entry is not None and self.entry.serves(operator) is None
 
 
 class Route:
@@ -147,12 +133,14 @@ class Route:
         """Whether torch should serve the current call, or the graph that is being captured."""
         return not (self.captured if self.on_gpu and capturing_now() else self.called)
 
-    def quick(self, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
+    def quick(self, reads: int = 3, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
         """Like `run`, for tensors like those of an earlier call: only their addresses are checked.
 
-        It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
-        `views`: in place of the first two tensors, the tensors that they are views of are passed.
+        It takes the tensors that the operator reads, in its order: up to three if `out` may be given. `fitting`: `out`
+        is known to fit. `views`: in place of the first two tensors, the tensors that they are views of are passed.
         """
+        if reads > 3:
+            return lambda *tensors: self.run(self._whole(tensors))
         device, on_gpu, fires, align, make = self._device, self.on_gpu, self._fires, self.align, self.make
         by_stream, fits, calls = self._by_stream, self._fits, self.calls
 
@@ -273,6 +261,10 @@ class Router:
         self._targets: dict[str, Target | None] = {}
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
+        self._raced = 0  # kinds that were looked up, and timed if a kernel serves them
+        self._alike: Alike[Won | str] = Alike()
+        tuned: Sequence[Any] = getattr(library, "list", tuple)()
+        self._tuned = {timed.operator for entry in tuned for timed in getattr(entry, "timed", ())}
         self._lock = renewed_lock()
         self._decider: int | None = None
         self.met: list[Met] = []
@@ -301,22 +293,27 @@ class Router:
         whole = (kind, asked.shape, asked.strides, *key)
         with self._lock:
             if whole not in self._routes:
-                if len(self._routes) >= KINDS_DECIDED:
+                if len(self._routes) >= KINDS_KEPT or self._raced >= KINDS_DECIDED:
                     return None
                 if key not in self._winners:
-                    self._decider = get_ident()
-                    try:
-                        decided = self.alone(self._decide)(asked, read, args, torchs, door or _STRAIGHT)
-                    finally:
-                        self._decider = None
-                    self._winners[key] = decided if isinstance(decided, Won) else None
-                    if isinstance(decided, Won):
-                        self.met.append(Met(asked.operator, True, decided.why, decided.calls))
-                    else:
-                        self.met.append(Met(asked.operator, False, decided))
+                    self._winners[key] = self._won(asked, read, args, torchs, door or _STRAIGHT)
                 won = self._winners[key]
                 self._routes[whole] = None if won is None else Route(asked, read, won, args)
             return self._routes[whole]
+
+    def _won(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Run, door: Door) -> Won | None:
+        """What serves a kind of call that was not seen before; None: torch."""
+        decided = None if asked.operator in self._tuned else self._alike.find(asked.operator, asked.tensors)
+        if decided is None or (isinstance(decided, Won) and not decided.serves(asked.operator)):
+            self._raced, self._decider = self._raced + 1, get_ident()
+            try:
+                decided = self.alone(self._decide)(asked, read, args, torchs, door)
+            finally:
+                self._decider = None
+            ours = isinstance(decided, Won)
+            about = (decided.why, decided.calls) if isinstance(decided, Won) else (decided,)
+            self.met.append(Met(asked.operator, ours, *about))
+        return decided if isinstance(decided, Won) else None
 
     def add(self, route: Route, why: str) -> None:
         """Add to the explanation of a kind of call that was seen."""
@@ -360,21 +357,24 @@ class Router:
                 tensors = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
                 run = door(route)
                 both = (lambda: run(*next(tensors)), lambda: torchs(*next(tensors)))
-                raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
+                raced = race_for_cores(*both) if crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
         gain = raced.other - raced.mine
-        return Won(kernel, gain, str(raced), raced) if raced.won or raced.called else str(raced)
+        won = Won(kernel, gain, str(raced), raced, entry=choice.entry)
+        decided = won if raced.won or raced.called else str(raced)
+        if not getattr(choice, "measured", False):
+            self._alike.add(asked.operator, asked.tensors, decided)
+        return decided
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded only on the first GPU."""
         name = str(device)
         if name not in self._targets:
             kind = {"cpu": "cpu", "cuda:0": "hip:native" if torch.version.hip else "cuda:native"}.get(name)
-            try:
+            self._targets[name] = None
+            with suppress(DeepgenError):
                 self._targets[name] = None if kind is None else targets.resolve(kind)
-            except DeepgenError:
-                self._targets[name] = None
         return self._targets[name]
 
 
@@ -383,18 +383,5 @@ def _kept_by_torch(operator: Operator) -> tuple[str, ...]:
     return (NAN, INF) if "special" in operator.probes() else operator.float_probes()
 
 
-def _crowds(entry: Any, device: Any, lent: bool) -> bool:
-    """Whether a library's kernel and torch both have several threads; assumed if the config does not say."""
-    return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
-
-
-def capturing(device: Any) -> bool:
-    """Whether a CUDA graph is being captured."""
-    return device.type == "cuda" and capturing_now()
-
-
 # Twenty times faster than the public function. A torch without GPU support lacks it.
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
-capturing_now: Callable[[], bool] = getattr(
-    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
-)

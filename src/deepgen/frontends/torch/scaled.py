@@ -14,8 +14,8 @@ from torch.autograd import forward_ad
 from deepgen.frontends.torch.functions import Places, Run, remember
 from deepgen.frontends.torch.ops import TORCHS
 from deepgen.frontends.torch.products import block_scaled_mm
-from deepgen.frontends.torch.race import PLAIN, modes, watched
-from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
+from deepgen.frontends.torch.race import PLAIN, capturing_now, modes, watched
+from deepgen.frontends.torch.routes import LAUNCH, Route, Router
 
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # maximum cost in seconds of multiplying two scales in eager code: a torch call and a launch

@@ -20,7 +20,8 @@ from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.functions import CONVOLUTIONS, Elements
 from deepgen.frontends.torch.ops import IN_USE, TORCHS
-from deepgen.frontends.torch.routes import Met, Router
+from deepgen.frontends.torch.race import Met
+from deepgen.frontends.torch.routes import Router
 from deepgen.frontends.torch.scaled import scaled_mm_of
 from deepgen.libraries import Library
 from deepgen.operators.expr.operator import ExpressionOperator
@@ -33,6 +34,7 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "bmm": ((torch, "bmm"), (torch.Tensor, "bmm")),
     "matmul": ((torch, "matmul"), (torch.Tensor, "matmul"), (torch.Tensor, "__matmul__")),
     "addmm": ((torch, "addmm"),),
+    "attention": ((F, "scaled_dot_product_attention"),),
     "softmax": ((torch, "softmax"), (torch.Tensor, "softmax")),
     "layer_norm": ((F, "layer_norm"),),
     "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
@@ -314,4 +316,5 @@ def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
     ours |= {kind: functions.other_of(router, kind, TORCHS[kind]) for kind in others}
     if "grouped_mm" in TORCHS:
         ours["grouped_mm"] = functions.grouped_of(router)
+    ours["attention"] = functions.attention_of(router)
     return {**ours, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}

@@ -144,7 +144,7 @@ def admit(
         return Admitted(tensors, {}, empty=True)
     _check_elements([tensors[name] for name in views], written)
     for name, seen in views.items():
-        _check_strides(signature[name], seen, device)
+        _check_strides(signature[name], seen, device, operator)
     bound = operator.bind(facts, values)
     _check_told(kernel, bound, facts, tensors)
     scalars = bound.strided(facts)
@@ -161,13 +161,14 @@ def _check_elements(passed: Sequence[Tensor], written: Sequence[Tensor]) -> None
         raise BadInput(words, allowed=f"{none.name} must not be empty unless the result is empty")
 
 
-def _check_strides(param: Param, seen: View, device: Device) -> None:
+def _check_strides(param: Param, seen: View, device: Device, operator: Operator) -> None:
     """Raises if the array's strides do not satisfy the parameter's requirement."""
     steps = [*zip(seen.shape, seen.strides, dense_strides(seen.shape), strict=True)]
     if param.written and any(step == 0 and size > 1 for size, step, _ in steps):
         raise BadInput(f"{param.name} is written, but its elements overlap in memory", allowed="pass a contiguous copy")
-    # Families in C are verified only on dense arrays, whatever an operator's GPU families support.
-    wanted = DENSE if device.kind == CPU and param.strides == ROWS else param.strides
+    # Most families in C are verified only on dense arrays, whatever an operator's GPU families support.
+    dense_only = device.kind == CPU and not operator.strided_on_processors
+    wanted = DENSE if dense_only and param.strides == ROWS else param.strides
     if wanted == DENSE and any(step != dense and size > 1 for size, step, dense in steps):
         allowed = "use numpy.ascontiguousarray, or torch's contiguous()"
         raise BadInput(f"{param.name} is not a contiguous row-major array", allowed=allowed)
