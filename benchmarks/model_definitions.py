@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LARGEST = 448.0  # of f8e4m3
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "i8": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,24 @@ class Scaled(nn.Module):  # type: ignore[misc]
         return out.view(*x.shape[:-1], -1)
 
 
+class Dynamic(nn.Module):  # type: ignore[misc]
+    """A linear layer in 8-bit integers: each output has a scale, and each row of the input one that is computed."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, device: str) -> None:
+        super().__init__()
+        wide = torch.randn(outputs, inputs, device=device) * inputs**-0.5
+        self.scale = wide.abs().amax(1) / 127
+        self.weight = (wide / self.scale[:, None]).round().to(torch.int8)
+        self.bias = torch.randn(outputs, device=device) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        scale = rows.abs().amax(1, keepdim=True) / 127
+        sums = torch._int_mm((rows / scale).round().to(torch.int8), self.weight.t())
+        out = sums * scale * self.scale
+        return (out if self.bias is None else out + self.bias).view(*x.shape[:-1], -1)
+
+
 class Experts(nn.Module):  # type: ignore[misc]
     """Gated MLPs, two of which serve each token, as grouped products over tokens in the order of their experts."""
 
@@ -89,6 +108,8 @@ class Block(nn.Module):  # type: ignore[misc]
         def linear(inputs: int, outputs: int, bias: bool = not sizes.llama) -> Any:
             if format == "fp8":
                 return Scaled(inputs, outputs, device)
+            if format == "i8":
+                return Dynamic(inputs, outputs, bias, device)
             return nn.Linear(inputs, outputs, bias=bias, device=device, dtype=dtype)
 
         def norm() -> Any:
@@ -282,18 +303,21 @@ def runs_of(name: str, device: str, format: str) -> dict[str, tuple[Callable[[],
 
 
 def drawn(seed: int, device: str, format: str) -> dict[str, tuple[Callable[[], Callable[[], Tensor]], int]]:
-    """Four blocks that no kernel was developed with."""
-    chance = Random(seed)
+    """Four blocks that no kernel was developed with. For processors, with fewer tokens and narrower."""
+    chance, part = Random(seed), 8 if device == "cpu" else 1
     groups, width = chance.choice((1, 2, 4, 8)), chance.choice((64, 96, 128))
     heads = groups * chance.choice((1, 3, 4, 7))
-    hidden = 64 * chance.randint(16, 80)
+    hidden = 64 * ceil(chance.randint(16, 80) / part)
     decoder = Sizes(hidden, 64 * chance.randint(hidden // 32, hidden // 16), heads, groups, width)
-    small = 64 * chance.randint(6, 24)
+    small = 64 * ceil(chance.randint(6, 24) / part)
     encoder = Sizes(small, 4 * small, small // 64, small // 64, 64, llama=False, causal=False)
-    prompt, cached = Tokens(chance.randint(1, 4), chance.randint(100, 3000)), chance.randint(100, 4000)
+    prompt, cached = Tokens(chance.randint(1, 4), chance.randint(100, 3000) // part), chance.randint(100, 4000) // part
     decode, layer = Tokens(chance.randint(1, 40), 1, cached), Tokens(chance.randint(1, 40), chance.randint(20, 600))
-    channels, blocks = 16 * chance.randint(2, 6), tuple(chance.randint(1, 4) for _ in range(4))
-    batch, side, wide = chance.randint(1, 40), 8 * chance.randint(2, 10), 64 * chance.randint(4, 12)
+    layer = replace(layer, sequences=ceil(layer.sequences / part))
+    channels, blocks = 16 * ceil(chance.randint(2, 6) / part), tuple(chance.randint(1, 4) for _ in range(4))
+    batch, side, wide = (chance.randint(1, 40), 8 * chance.randint(2, 10), 64 * chance.randint(4, 12))
+    if part > 1:
+        batch, side, wide = ceil(batch / part), 16, 64
     return {
         "decoder, prefill": (lambda: block(decoder, prompt, device, format), 1),
         "decoder, decode": (lambda: block(decoder, decode, device, format), 8),

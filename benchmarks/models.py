@@ -9,8 +9,10 @@ Each step stores its result in the folder, so that it can be run separately: the
 tuned from the recording with `deepgen tune`, and the model is timed with torch, with kernels, compiled, and from CUDA
 graphs. llama (Llama-3-8B), qwen (Qwen2.5-7B), mixtral (with experts) and gpt2 (medium) have a prompt and a decode;
 bert-large, vit (ViT-L), resnet (ResNet-50, whole) and unet (of Stable Diffusion) one run; `drawn-N` is a decoder, an
-encoder, a network and a U-Net block with sizes of seed N. In `fp8` weights and inputs of products are 8-bit floats with
-a scale each. bert is a layer with one sequence, repeatedly, so its weights stay in caches: its kernels are tuned warm.
+encoder, a network and a U-Net block with sizes of seed N, smaller ones for processors. In `fp8` weights and inputs of
+products are 8-bit floats with a scale each; in `i8`, for processors, they are 8-bit integers, with a scale for each row
+that is computed. bert is a layer with one sequence, repeatedly, so its weights stay in caches: its kernels are tuned
+warm.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from harness.turns import seconds_text
 
 Make = Callable[[], Callable[[], Any]]
 Runs = Mapping[str, tuple[Make, int]]  # what is run, and its weight
-FORMATS = ("bf16", "fp8", "f32")
+FORMATS = ("bf16", "fp8", "f32", "i8")
 REQUEST = 16  # tokens after a prompt
 
 
@@ -151,7 +153,9 @@ def main() -> None:
     words.add_argument("model", help="one of " + ", ".join((*models.BLOCKS, *models.NETWORKS, "drawn-N")))
     words.add_argument("steps", nargs="+", choices=("record", "tune", "bench"))
     words.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="[cuda]")
-    words.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="fp8 is for GPUs [bf16]")
+    words.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="fp8 is for GPUs, i8 for processors [bf16]"
+    )
     words.add_argument("--seconds", type=float, default=300.0, help="of tuning [300]")
     words.add_argument("--threads", type=int, help="for torch and for kernels, on a processor [all cores]")
     words.add_argument("--rounds", type=int, default=30, help="[30]")

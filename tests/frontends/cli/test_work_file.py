@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
 from deepgen.tuning.work import SHORT_SECONDS, RecordedPart, divided, ordered
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, DeepgenError
 
 LARGE, SMALL = gemm(64, 64, 64), gemm(8, 8, 8)
 WORK = ordered("sim", [RecordedPart("aten::add", 4, 0.2), RecordedPart(SMALL, 2, 0.1), RecordedPart(LARGE, 1, 0.7)])
@@ -197,6 +198,26 @@ def test_operators_that_no_family_serves_are_named_and_the_others_tuned(
     assert [row["name"] for row in summary["baselines"]] == ["numpy"] or "numpy" in str(summary["left_out"])
     listed = deepgen("library", "list", "--json").out
     assert "64x64x64" in listed and "8x8x8" in listed
+
+
+def test_what_cannot_be_tuned_leaves_the_others_their_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of a model's operators once ended the command, as it was not built within its time."""
+
+    def tuned(job: session.TuningJob, *_: Any, **__: Any) -> Any:
+        if job.request.operator == LARGE:
+            raise DeepgenError("the time budget ended before a kernel was measured")
+        return SimpleNamespace(summary=lambda: {"winner": 1})
+
+    monkeypatch.setattr(session, "_tune", tuned)
+    target = targets.resolve("sim")
+    jobs = [session.TuningJob(Request(one, target, time_budget=60.0), tmp_path) for one in (LARGE, SMALL)]
+    session.carry_out(jobs, None, go_on="", as_json=True, least=20.0)  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert f"{LARGE.describe()}: the time budget ended" in printed.err and '"winner": 1' in printed.out
+    with pytest.raises(typer.Exit):
+        session.carry_out(jobs[:1], None, go_on="", as_json=True, least=20.0)  # type: ignore[arg-type]
 
 
 def test_a_file_without_anything_to_tune_is_refused(deepgen: Callable[..., Any], project: Path) -> None:

@@ -28,6 +28,10 @@ def random(*shape: int, dtype: Any = torch.float32) -> Any:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def integers(*shape: int) -> Any:
+    return (random(*shape) * 50).clamp(-128, 127).to(torch.int8)
+
+
 OFFSETS = torch.tensor([11, 11, 30], dtype=torch.int32)
 ALL_OF_24 = torch.tensor([8, 8, 24], dtype=torch.int32)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -40,6 +44,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "matmul of batches": (lambda: random(2, 3, 5, 24) @ random(2, 3, 24, 8), "gemm f32 nn batch 6 of 5x8x24"),
     "bmm": (lambda: torch.bmm(random(4, 5, 24), random(4, 8, 24).mT), "gemm f32 nt batch 4 of 5x8x24"),
     "addmm": (lambda: torch.addmm(random(16), random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24 bias"),
+    "products of integers": (lambda: torch._int_mm(integers(20, 24), integers(16, 24).t()), "gemm i8_i32 nt 20x16x24"),
     "softmax": (lambda: F.softmax(random(2, 4, 40), dim=-1), "softmax f32 rows=8 cols=40"),
     "layer_norm": (lambda: F.layer_norm(random(6, 40), (40,), random(40), random(40)), "layer_norm f32 rows=6 cols=40"),
     "grouped_mm": (lambda: torch._grouped_mm(random(30, 24), random(3, 16, 24).mT, offs=OFFSETS),

@@ -48,6 +48,7 @@ _OPERATORS: Mapping[str, _Operator] = {
         lambda bias, a, b, beta, alpha: torch.addmm(bias, a, b, beta=beta, alpha=alpha),
         ("addmm", *_PRODUCTS),
     ),
+    "aten::_int_mm": _Operator(ATEN[_ATEN._int_mm.default], torch._int_mm, ("int_mm",)),
     "aten::_softmax": _Operator(ATEN[_ATEN._softmax.default], torch._softmax, ("softmax",)),
     "aten::convolution": _Operator(ATEN[_ATEN.convolution.default], torch.convolution, CONVOLUTIONS),
 }
@@ -96,9 +97,8 @@ class Dispatch:
 
 def _entry(route: Route) -> Any:
     """A route in the extension's form, for this thread."""
-    return core().entry(
-        route.ready(), route.places, tuple(route.shape), tuple(route.strides), route.align, addressof(route.calls.in_c)
-    )
+    laid = tuple(route.shape), tuple(route.strides), route.dtype == torch.int32
+    return core().entry(route.ready(), route.places, *laid, route.align, addressof(route.calls.in_c))
 
 
 def _kernel(headers: str) -> Kernel:

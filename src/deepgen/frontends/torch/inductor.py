@@ -27,6 +27,7 @@ Call = Callable[..., Any]
 _ATEN = torch.ops.aten
 _EXCHANGED = {
     _ATEN.mm.default: ("mm", OPS.mm.default),
+    _ATEN._int_mm.default: ("int_mm", OPS.int_mm.default),
     _ATEN.bmm.default: ("bmm", OPS.bmm.default),
     _ATEN.addmm.default: ("addmm", OPS.addmm.default),
 }
@@ -37,7 +38,7 @@ _OURS = {
 }
 # torch's own functions, used when a kernel cannot be called after all.
 _TORCHS: Mapping[str, Call] = {
-    **{kind: TORCHS[kind] for kind in ("mm", "bmm", "addmm")},
+    **{kind: TORCHS[kind] for kind in ("mm", "int_mm", "bmm", "addmm")},
     "scaled_mm": scaled_mm,
     "two_scales_mm": two_scales_mm,
 }

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 _SCHEMAS = {
     "linear": "(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     "mm": "(Tensor a, Tensor b) -> Tensor",
+    "int_mm": "(Tensor a, Tensor b) -> Tensor",
     "bmm": "(Tensor a, Tensor b) -> Tensor",
     "matmul": "(Tensor a, Tensor b) -> Tensor",
     "addmm": "(Tensor bias, Tensor a, Tensor b) -> Tensor",
@@ -25,6 +26,7 @@ _SCHEMAS = {
 TORCHS: Mapping[str, Callable[..., Any]] = {
     "linear": F.linear,
     "mm": torch.mm,
+    "int_mm": torch._int_mm,
     "bmm": torch.bmm,
     "matmul": torch.matmul,
     "addmm": torch.addmm,
@@ -116,6 +118,7 @@ def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 _FAKES: Mapping[str, Callable[..., Any]] = {
     "linear": lambda x, weight, bias=None: x.new_empty((*x.shape[:-1], weight.shape[0])),
     "addmm": lambda bias, a, b: _fake_product(a, b),
+    "int_mm": lambda a, b: a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32),
     **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product),
     **dict.fromkeys(
         ("scaled_mm", "two_scales_mm"),

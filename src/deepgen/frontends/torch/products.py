@@ -31,6 +31,13 @@ def mm(a: Any, b: Any) -> Asked | None:
     return _product(a, b, None, (0, 1), (a.shape[0], b.shape[1])) if a.dim() == b.dim() == 2 else None
 
 
+def int_mm(a: Any, b: Any) -> Asked | None:
+    """8-bit integers, with sums of 32 bits."""
+    if a.dim() != 2 or b.dim() != 2 or {a.dtype, b.dtype} != {torch.int8}:
+        return None
+    return _product(a, b, None, (0, 1), (a.shape[0], b.shape[1]), {}, torch.int32)
+
+
 def addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Asked | None:
     """Only if a vector is added, the same one to every row."""
     if (alpha, beta) != (1, 1) or a.dim() != 2 or b.dim() != 2 or bias.shape != b.shape[1:]:
@@ -124,6 +131,8 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
         return ()
     if operator.epilogue:
         return ()
+    if operator.a == "i8":
+        return ("int_mm",)
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
 
 
@@ -131,6 +140,7 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
 KINDS: Mapping[str, Reads] = {
     "linear": linear,
     "mm": mm,
+    "int_mm": int_mm,
     "addmm": addmm,
     "bmm": bmm,
     "matmul": matmul,
@@ -141,6 +151,7 @@ _ATEN = torch.ops.aten
 ATEN: Mapping[Any, Reads] = {
     _ATEN.linear.default: linear,
     _ATEN.mm.default: mm,
+    _ATEN._int_mm.default: int_mm,
     _ATEN.addmm.default: addmm,
     _ATEN.bmm.default: bmm,
     _ATEN.matmul.default: matmul,

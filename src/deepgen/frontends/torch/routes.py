@@ -81,13 +81,13 @@ class Route:
     """
 
     __slots__ = (
-        "_device", "_dtype", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
-        "captured", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
+        "_device", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
+        "captured", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
-        self.shape, self._dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, read
+        self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, read
         self._loaded, self.align, self.calls = won.kernel, won.kernel.align, won.calls
         self.gain, self.raced = won.gain, won.raced
         self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
@@ -215,7 +215,7 @@ class Route:
         return (
             type(out) in PLAIN
             and out.shape == self.shape
-            and out.dtype is self._dtype
+            and out.dtype is self.dtype
             and out.get_device() == self._device
             and not out.requires_grad
             and out.stride() == self.strides

@@ -31,6 +31,7 @@ from deepgen.vocabulary import BadInput
 _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "linear": ((F, "linear"),),
     "mm": ((torch, "mm"), (torch.Tensor, "mm")),
+    "int_mm": ((torch, "_int_mm"),),
     "bmm": ((torch, "bmm"), (torch.Tensor, "bmm")),
     "matmul": ((torch, "matmul"), (torch.Tensor, "matmul"), (torch.Tensor, "__matmul__")),
     "addmm": ((torch, "addmm"),),
@@ -60,7 +61,7 @@ _SCRIPT = torch.jit.script
 # used with another. Each library has its own persistent code objects, so that code compiled with it is found again
 # later. Torch functions implemented in C have none: for them, another object of the same function is used.
 _CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType | str], Any]] = WeakKeyDictionary()
-_COMPILED = ("linear", "mm", "bmm", "matmul", "addmm")  # functions that kernels serve in compiled code
+_COMPILED = ("linear", "mm", "int_mm", "bmm", "matmul", "addmm")  # functions that kernels serve in compiled code
 _GIVEN_UP = "patches of Tensor methods are removed: inspecting every call cost more than it saved"
 _entered: list[Any] = []  # the library in use, at most one
 _GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
@@ -95,11 +96,10 @@ class Use:
         codes = _CODES.setdefault(library, {})
         for *_, function in self._placed:
             function.__code__ = codes.setdefault((race, function.__code__), function.__code__.replace())
-        for owner, name in (place for kind in _COMPILED if kind in in_c for place in _PLACES[kind]):
+        for kind, owner, name in ((one, *place) for one in _COMPILED if one in in_c for place in _PLACES[one]):
             if owner is not torch.Tensor:
-                self._placed.append(
-                    (owner, name, codes.setdefault((race, name), dispatching.core().again(TORCHS[name])))
-                )
+                again = codes.setdefault((race, name), dispatching.core().again(TORCHS[kind]))
+                self._placed.append((owner, name, again))
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what our functions replaced
@@ -311,7 +311,7 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
 
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
-    ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
+    ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "int_mm", "bmm", "matmul")}
     others = ("addmm", "softmax", "layer_norm", "rms_norm", *CONVOLUTIONS)
     ours |= {kind: functions.other_of(router, kind, TORCHS[kind]) for kind in others}
     if "grouped_mm" in TORCHS:

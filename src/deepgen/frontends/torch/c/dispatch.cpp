@@ -11,6 +11,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_int_mm_ops.h>
 #include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
@@ -40,6 +41,7 @@ struct Entry {
     u64 *served = nullptr, mask = 0;
     int places[MOST_TENSORS], reads = 0;
     std::vector<int64_t> shape, strides;
+    bool sums = false;  // the result has i32, otherwise what the first tensor has
     bool failed = false;
 };
 
@@ -137,7 +139,8 @@ Tensor served(Entry &e, const Call &c) {
     if (e.failed) return Tensor();
     for (int i = 0; i < e.reads; i++) bits |= at[i] = reinterpret_cast<u64>(c.tensor[e.places[i]]->const_data_ptr());
     if (bits & e.mask) return Tensor();
-    at::TensorBase out = at::detail::empty_strided_cpu(e.shape, e.strides, c.tensor[0]->scalar_type());
+    at::ScalarType format = e.sums ? at::kInt : c.tensor[0]->scalar_type();
+    at::TensorBase out = at::detail::empty_strided_cpu(e.shape, e.strides, format);
     at[e.reads] = reinterpret_cast<u64>(out.mutable_data_ptr());
     if ((at[e.reads] & e.mask) || (fire(e.bound, at, 0) && !fire_in_python(e, at))) return Tensor();
     std::atomic_ref<u64>(*e.served).fetch_add(1, std::memory_order_relaxed);
@@ -235,7 +238,7 @@ Registrar registrar() {
 }
 
 using namespace at::_ops;
-Registrar (&OPERATORS)[5] = *new Registrar[1][5]{{registrar<mm>(), registrar<addmm>(), registrar<bmm>(),
+Registrar (&OPERATORS)[6] = *new Registrar[1][6]{{registrar<mm>(), registrar<addmm>(), registrar<bmm>(), registrar<_int_mm>(),
                                                   registrar<_softmax>(), registrar<convolution>()}};
 
 // --- for Python -------------------------------------------------------------------------------------------------------
@@ -287,16 +290,18 @@ void forget(PyObject *capsule) {
     delete e;
 }
 
-// entry(bound, places, shape, strides, align, served): `served` is the address of a count.
+// entry(bound, places, shape, strides, sums, align, served): `sums` whether the result has i32, `served` is the address of
+// a count.
 PyObject *make_entry(PyObject *, PyObject *args) {
+    int sums;
     PyObject *bound, *places, *shape, *strides, *t = reinterpret_cast<PyObject *>(&PyTuple_Type);
     unsigned long long align, count;
-    if (!PyArg_ParseTuple(args, "OO!O!O!KK", &bound, t, &places, t, &shape, t, &strides, &align, &count)) return nullptr;
+    if (!PyArg_ParseTuple(args, "OO!O!O!pKK", &bound, t, &places, t, &shape, t, &strides, &sums, &align, &count)) return nullptr;
     Py_ssize_t dims = PyTuple_GET_SIZE(shape);
     if (PyTuple_GET_SIZE(places) > MOST_TENSORS || dims > MOST_DIMENSIONS || PyTuple_GET_SIZE(strides) != dims)
         return PyErr_SetString(PyExc_ValueError, "more than a call can have"), nullptr;
     auto *e = new Entry;
-    e->bound = Py_NewRef(bound), e->mask = align - 1, e->served = reinterpret_cast<u64 *>(count);
+    e->sums = sums, e->bound = Py_NewRef(bound), e->mask = align - 1, e->served = reinterpret_cast<u64 *>(count);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); i++)
         e->places[e->reads++] = static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(places, i)));
     for (Py_ssize_t i = 0; i < dims; i++) {
