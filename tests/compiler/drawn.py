@@ -22,7 +22,9 @@ from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary.errors import BadInput
 
 FLOATS, WHOLE = ("f32", "f32", "f32", "f16", "bf16", "f64"), ("i8", "u8", "i16", "i32", "i64")
-SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i64": "i64"}  # others are summed in i32
+EIGHT_BITS = ("f8e4m3", "f8e4m3", "f8e5m2", "f32", "bf16")
+SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i64": "i64"}
+# Others are summed in i32.
 LARGEST, MOST_READ = 4096, 1 << 16  # elements of a stage, and of its inputs
 
 
@@ -35,11 +37,16 @@ class View:
     at: Callable[..., Element]
 
 
-def random_expression(random: Random) -> Expression:
+def random_eight_bits(random: Random) -> Expression:
+    """A legal expression with 8-bit floats among its tensors and results."""
+    return random_expression(random, EIGHT_BITS)
+
+
+def random_expression(random: Random, kinds: Sequence[str] = ()) -> Expression:
     """A legal expression whose integers do not overflow for any inputs."""
     while True:
         try:
-            expression = _Drawing(random).expression()
+            expression = _Drawing(random, kinds).expression()
             ExpressionOperator(expression)
             return expression
         except BadInput:  # such as empty reads, overflowing integers, or elements of constants
@@ -47,9 +54,10 @@ def random_expression(random: Random) -> Expression:
 
 
 class _Drawing:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, kinds: Sequence[str]) -> None:
         self.random, self.tensors, self.stages = random, 0, list[Operand]()
-        self.kinds = FLOATS if random.random() < 0.7 else WHOLE
+        self.kinds = kinds or (FLOATS if random.random() < 0.7 else WHOLE)
+        self.casts: tuple[str, ...] = EIGHT_BITS if kinds else ("f32", "f16", "bf16")
 
     def expression(self) -> Expression:
         makers = [self.convolution, self.contraction, self.elementwise, self.reduction, self.normalised, self.scan]
@@ -185,7 +193,7 @@ class _Drawing:
         for _ in range(self.random.choice((0, 0, 1, 2))):
             value = self.random.choice(ways)(value)
         if floats and self.random.random() < 0.4:
-            return value.cast(self.random.choice(("f32", "f16", "bf16")) if value.dtype != "f64" else "f64")
+            return value.cast(self.random.choice(self.casts) if value.dtype != "f64" else "f64")
         return value
 
     def joined(self, left: Element, right: Element) -> Element:

@@ -6,7 +6,7 @@ On CPUs kernels are compiled with the flags of studies, many in one file, and ru
 machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but qemu 7.2 loads 16 bytes
 for some instructions that load 4. `--keep FOLDER` keeps the compiled files; `cuda` and `hip` are emulated,
 `cuda:native` is this machine's GPU; `--only N` repeats one case of a seed. `--convolutions` draws convolutions
-(`drawn_convolutions.py`) instead, `--rows` rows and elements (`drawn_rows.py`).
+(`drawn_convolutions.py`) instead, `--rows` rows and elements (`drawn_rows.py`), `--eight-bits` 8-bit floats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from drawn import random_expression
+from drawn import random_eight_bits, random_expression
 from drawn_convolutions import random_convolution
 from drawn_rows import random_rows
 
@@ -287,6 +287,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--convolutions", action="store_const", dest="draw", const=random_convolution, default=random_expression
     )
     parser.add_argument("--rows", action="store_const", dest="draw", const=random_rows)
+    parser.add_argument("--eight-bits", action="store_const", dest="draw", const=random_eight_bits)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--keep")
     args = parser.parse_args(words)

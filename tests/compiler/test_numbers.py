@@ -1,4 +1,4 @@
-"""The arithmetic of emitted C: vector functions within two units in the last place, 16-bit floats bit by bit."""
+"""The arithmetic of emitted C: vector functions within two units in the last place, small floats bit by bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from compiled import COMPILERS, NO_COMPILER
 
 from deepgen.compiler import text
-from deepgen.compiler.intrinsics.vectors import vector_types
+from deepgen.compiler.intrinsics.vectors import BYTES, vector_types
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 pytestmark = pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
@@ -32,6 +32,7 @@ FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "floor": np.floor,
 }
+SMALL = {"f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}  # bits
 SMALLEST = np.finfo(np.float32).tiny
 LARGEST = np.finfo(np.float32).max
 
@@ -39,12 +40,13 @@ LARGEST = np.finfo(np.float32).max
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     each = "for (i64 n = 0; n < count; n += 4)"
-    lines = ['#include "numbers.h"', *vector_types(frozenset({("f32", 4), ("u16", 4)}))]
+    types = vector_types(frozenset({("f32", 4), ("u16", 4), (BYTES, 4)}))
+    lines = ['#include "numbers.h"', '#include "eight_bits.h"', *types]
     for name in FUNCTIONS:
         head = f"void v_{name}(f32 *x, f32 *y, i64 count)"
         lines.append(f"{head} {{ {each} *(f32x4_at *)&y[n] = {name}_f32x4(*(f32x4_at *)&x[n]); }}")
-    for kind in ("f16", "bf16"):
-        lines.append(
+    for kind, bits in SMALL.items():
+        text = (
             f"void widen_all_{kind}(u16 *x, f32 *y, i64 count) "
             f"{{ {each} *(f32x4_at *)&y[n] = widen_{kind}x4(*(u16x4_at *)&x[n]); }}\n"
             f"void narrow_all_{kind}(f32 *x, u16 *y, i64 count) "
@@ -54,6 +56,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
             f"void narrow_each_{kind}(f32 *x, u16 *y, i64 count) "
             f"{{ for (i64 n = 0; n < count; n++) y[n] = narrow_{kind}(x[n]); }}"
         )
+        lines.append(text.replace("u16", f"u{bits}"))
     folder = tmp_path_factory.mktemp("numbers")
     (folder / "all.c").write_text("\n".join(lines))
     command = [COMPILERS[0], "-O2", "-std=gnu11", "-Wall", "-Wno-unused", "-Wno-psabi", "-Werror", "-shared", "-fPIC"]
@@ -87,22 +90,22 @@ def test_vector_functions_are_off_by_at_most_two_units(name: str, library: ctype
     assert np.isinf(got[np.isinf(want)]).all()
 
 
-@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("way", ["all", "each"])
 def test_stored_floats_are_converted_as_numpy_does(kind: str, way: str, library: ctypes.CDLL) -> None:
-    codes = np.arange(1 << 16, dtype=np.uint16)
-    of = dtype(kind)
+    bits, of = np.dtype(f"uint{SMALL[kind]}"), dtype(kind)
+    codes = np.arange(1 << SMALL[kind]).astype(bits)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         want = widen(codes.view(of.numpy()), of).astype(np.float32)
     got = called(library, f"widen_{way}_{kind}", codes, np.float32)
     assert np.array_equal(got, want, equal_nan=True)
     numbers = np.random.default_rng(1)
-    near = want[np.isfinite(want)]
+    near = np.sort(want[np.isfinite(want)])
     between = (near[:-1].astype(np.float64) + near[1:]) / 2
     x = np.concatenate([near, between, numbers.uniform(-7e4, 7e4, 999), [np.inf, -np.inf, 1e30, 0.0]])
     x = np.resize(x.astype(np.float32), (x.size + 3) // 4 * 4)
     with np.errstate(over="ignore"):
-        stored = narrow(x, of).view(np.uint16)
-    assert np.array_equal(called(library, f"narrow_{way}_{kind}", x, np.uint16), stored)
+        stored = narrow(x, of).view(bits)
+    assert np.array_equal(called(library, f"narrow_{way}_{kind}", x, bits.type), stored)
     nan = np.full(4, np.nan, np.float32)
-    assert np.isnan(widen(called(library, f"narrow_{way}_{kind}", nan, np.uint16).view(of.numpy()), of)).all()
+    assert np.isnan(widen(called(library, f"narrow_{way}_{kind}", nan, bits.type).view(of.numpy()), of)).all()

@@ -53,6 +53,13 @@ def test_convolutions_on_this_processor() -> None:
     assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+def test_eight_bits_on_this_processor() -> None:
+    words = ["--eight-bits", "--count", "12", "--seed", "3"]
+    assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
+
+
 @pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 @pytest.mark.parametrize("target", ["cuda", "hip"])
 def test_convolutions_emulated(target: str) -> None:

@@ -66,10 +66,11 @@ class Rules:
             expression = operator.expression()
         except BadInput as error:  # some forms of an operator have none, such as a GEMM that reads its result
             return f"cannot be expressed: {error}"
-        from deepgen.compiler.passes.ir import STORED
+        from deepgen.compiler.passes.ir import EIGHT_BITS, STORED
         from deepgen.compiler.text.dialect import TYPES
 
-        strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL})
+        of_cpus = EIGHT_BITS if isinstance(target, Gpu) else ()
+        strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL}.difference(of_cpus))
         if strange:
             return f"it has no arithmetic for {', '.join(strange)}"
         if not isinstance(target, Hip):

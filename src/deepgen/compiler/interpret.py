@@ -33,6 +33,7 @@ from deepgen.compiler.interpret_memory import (
     Places,
     Touched,
     arithmetic,
+    cast,
     loaded,
     stored,
 )
@@ -296,11 +297,8 @@ class Interpreter(Memories):
         if store.reduce:
             before = self.loaded(memory, places, lanes)
             numbers = LaneNumbers(JOINS[store.reduce](before.values, numbers.values), before.bad | numbers.bad)
-        exact = (
-            numbers.values.astype(memory.data.dtype)
-            if memory.data.dtype == np.float32
-            else stored(numbers.values, memory.buffer.dtype)
-        )
+        held = memory.data.dtype == np.float32
+        exact = numbers.values.astype(np.float32) if held else stored(numbers.values, memory.buffer.dtype)
         numbers = LaneNumbers(exact, numbers.bad)
         if store.ahead:
             self.fly(memory, places, numbers, lanes)
@@ -346,7 +344,7 @@ class Interpreter(Memories):
             inner, kind = self.value(value.value, lanes), arithmetic(value.dtype)
             if kind.kind in "iu" and inner.values.dtype.kind == "f" and np.any(inner.bad):
                 raise Finding("uninitialized data is converted to an integer")
-            return LaneNumbers(inner.values.astype(kind), inner.bad)
+            return LaneNumbers(cast(inner.values, value.dtype), inner.bad)
         if isinstance(value, Unary):
             inner = self.value(value.value, lanes)
             return LaneNumbers(unary(value.op, inner.values), inner.bad)

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.compiler.passes.ir import STORED, Buffer, Launch, Store
+from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Buffer, Launch, Store
 from deepgen.compiler.passes.pipeline import COMMIT
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import dtype
+from deepgen.vocabulary.dtypes import narrow, widen
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Places: TypeAlias = "int | Array"
@@ -45,18 +46,18 @@ def arithmetic(name: str) -> np.dtype[Any]:
 
 
 def loaded(values: Array, name: str) -> Array:
-    if name == "bf16" and values.dtype == np.uint16:
-        return np.asarray((values.astype(np.uint32) << 16).view(np.float32))
-    return values.astype(np.float32) if name == "f16" else values
+    held = name in STORED and values.dtype == dtype(name).numpy()
+    return widen(values, dtype(name)).astype(np.float32) if held else values
 
 
 def stored(values: Array, name: str) -> Array:
-    """Values in their storage format; bf16 as its bits, rounded to nearest even."""
-    if name != "bf16":
-        return values.astype(dtype(name).numpy())
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+    """Values in their storage format; bf16 and 8-bit floats as their bits, rounded to nearest even."""
+    return narrow(values, dtype(name))
+
+
+def cast(values: Array, name: str) -> Array:
+    """Only 8-bit floats are rounded: these have too few bits to compute with more of them unnoticed."""
+    return loaded(stored(values, name), name) if name in EIGHT_BITS else values.astype(arithmetic(name))
 
 
 class LaneNumbers(NamedTuple):

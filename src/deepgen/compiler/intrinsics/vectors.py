@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 PRODUCTS = "products"  # name, beside the vector types, of the function that adds products to them
+BYTES = "bytes"  # and of the functions of 8-bit floats
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
@@ -120,13 +121,16 @@ def either(head: str, with_shuffles: Sequence[str], without: str, end: str = "}\
 
 def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     """The lines that define the vector types that a text uses, and functions on them."""
-    stored = sorted(lanes for kind, lanes in used if kind == "u16")
+    small = sorted(lanes for kind, lanes in used if kind == BYTES)
+    stored = sorted({lanes for kind, lanes in used if kind == "u16"}.union(small))
     products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
     called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
+    called |= {("i16_of_u8", lanes) for lanes in small}
     called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
     conversions = sorted(called)
     shuffled = sorted(one for one in used if is_shuffle(one[0]))
-    wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
+    other = ("u16", PRODUCTS, BYTES)
+    wanted = {one for one in used.difference(shuffled) if one[0] not in other and formats(one[0]) is None}
     wanted |= {("f32", lanes) for lanes in stored}
     for function, lanes in conversions:
         of, to = formats(function) or ("", "")
@@ -142,6 +146,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
     lines += [conversion_function(kind, lanes) for kind, lanes in conversions]
     lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
+    lines += [f"EIGHT_BITS_VECTOR({lanes})" for lanes in small]
     lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
     lines += [shuffle_function(name, lanes) for name, lanes in shuffled]
     return [*lines, ""] if lines else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.dots import DOTS, functions_with_excess, include
@@ -13,20 +14,34 @@ from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
 from deepgen.compiler.intrinsics.vectors import INTERLEAVE, Square, vector_types
-from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Function, Seq, Stmt, Store, children, walk
+from deepgen.compiler.passes.ir import (
+    EIGHT_BITS,
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    For,
+    Function,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    walk,
+)
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import VectorScan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.compiler.text.c_patterns import Excess, Together, excess, together
 from deepgen.compiler.text.dialect import C, Names, arithmetic, narrowed, stored
 from deepgen.compiler.text.statements import Statements, result
-from deepgen.compiler.text.values import Scope, Text, joined, nothing, scan_function
+from deepgen.compiler.text.values import Scope, Text, joined, nothing, scan_function, unrounded
 from deepgen.kernels.shared import sources
+from deepgen.operators.expr import nodes
 from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
 
 _Key: TypeAlias = "tuple[int, str, int]"  # the kind of a function, its name, its lanes
-_DOT, _TILE, _SCAN, _SQUARE, _OVER = range(5)  # in the order of a file
+_DOT, _TILE, _SCAN, _SQUARE, _OVER, _BYTES = range(6)  # in the order of a file
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
 
@@ -69,7 +84,7 @@ def headers(function: Function) -> tuple[Source, ...]:
         names += ["cpu_pool.h", "x86_pool.h", "parts.h"]
     if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
         names += TILE_HEADERS
-    return sources(__package__, names)
+    return sources(__package__, names + (["eight_bits.h"] if _eight_bits(function) else []))
 
 
 def emit(function: Function, entry: str) -> str:
@@ -81,13 +96,22 @@ def _parallel(function: Function) -> bool:
     return any(isinstance(s, For) and s.kind == PARALLEL for s in walk(function.body))
 
 
+def _eight_bits(function: Function) -> bool:
+    """Whether any of its tensors, or of the numbers that it computes, are 8-bit floats."""
+    statements = [*walk(function.body)]
+    buffers = [*function.parameters, *(s.buffer for s in statements if isinstance(s, Alloc))]
+    values = (value for s in statements if isinstance(s, Store) for value in nodes.walk(s.value))
+    return any(one.dtype in EIGHT_BITS for one in chain(buffers, values))
+
+
 def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     """A file with several definitions."""
     types = frozenset[tuple[str, int]]().union(*(part.vectors for part in parts))
     functions = {key: text for part in parts for key, text in part.functions.items()}
     included = sorted({one for part in parts for one in part.included.items()})
-    dots, tiles = (dict.fromkeys(text for key, text in included if key[0] == kind) for kind in (_DOT, _TILE))
-    lines = [*dots, '#include "numbers.h"', *tiles]
+    kinds = (_DOT, _BYTES, _TILE)
+    dots, small, tiles = (dict.fromkeys(text for key, text in included if key[0] == kind) for kind in kinds)
+    lines = [*dots, '#include "numbers.h"', *small, *tiles]
     lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
     called = [functions[key]() for key in sorted(functions)]
     return "\n".join([*lines, "", *vector_types(types), *called, *(part.text for part in parts)])
@@ -129,6 +153,8 @@ class _Emitter(Statements[Scope]):
     in_thread: bool = False
 
     def definitions(self) -> Definitions:
+        if _eight_bits(self.function):
+            self.included[_BYTES, "", 0] = '#include "eight_bits.h"'
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
         for buffer in parameters:
             self.names.of(buffer)
@@ -208,7 +234,7 @@ class _Emitter(Statements[Scope]):
     def store(self, store: Store, scope: Scope) -> list[str]:
         buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
         copied = scope.copied(value, buffer)
-        text = copied or scope.value(value).text
+        text = copied or scope.value(unrounded(value, buffer)).text
         stored = text if buffer.lanes or copied else narrowed(buffer.dtype, text)
         return [f"{scope.element(buffer, offset)} = {stored};"]
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
 
-from deepgen.compiler.passes.ir import STORED, Buffer
+from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Buffer
 from deepgen.operators.expr.nodes import BOOL, Const
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.c_words import is_reserved
@@ -66,7 +66,7 @@ def arithmetic(name: str) -> str:
 
 def stored(buffer: Buffer) -> str:
     """The type of a buffer's elements in memory."""
-    return "u16" if buffer.dtype in STORED else buffer.dtype
+    return "u8" if buffer.dtype in EIGHT_BITS else "u16" if buffer.dtype in STORED else buffer.dtype
 
 
 def narrowed(name: str, text: str, lanes: int = 1) -> str:
@@ -103,6 +103,7 @@ def constant(const: Const) -> str:
 # Names that our own code defines, and functions of the C library.
 _TAKEN = frozenset(
     """
+    f8e4m3 f8e5m2
     f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
     parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main div abs
     """.split()  # noqa: SIM905

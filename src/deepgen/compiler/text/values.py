@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from deepgen.compiler.intrinsics.vectors import ALTERNATE, PRODUCTS, conversion, either
-from deepgen.compiler.passes.ir import STORED, Alloc, Buffer, For
+from deepgen.compiler.intrinsics.vectors import ALTERNATE, BYTES, PRODUCTS, conversion, either
+from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Alloc, Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
@@ -118,7 +118,7 @@ class Scope:
             return self.variable(buffer, start.constant // lanes)
         self.need(arithmetic(buffer.dtype), lanes)
         if buffer.dtype in STORED:
-            self.used.add(("u16", lanes))
+            self.used.add((BYTES if buffer.dtype in EIGHT_BITS else "u16", lanes))
         return f"{stored(buffer)}x{lanes}(&{self.address(buffer.name, start)}"
 
     def need(self, kind: str, lanes: int) -> None:
@@ -126,11 +126,11 @@ class Scope:
             self.used.add((kind, lanes))
 
     def copied(self, value: Value, of: Buffer) -> str | None:
-        """A value in its storage format, if a 16-bit float is only copied; None if it is computed."""
+        """A value in its storage format, if a float of 16 or 8 bits is only copied; None if it is computed."""
         if of.dtype not in STORED or of.lanes or value.dtype != of.dtype:
             return None
         if isinstance(value, Const) and value.value == 0:
-            return "0" if self.vector is None else f"(u16x{self.vector.extent}){{0}}"
+            return "0" if self.vector is None else f"({stored(of)}x{self.vector.extent}){{0}}"
         if isinstance(value, Select) and not (self.vector and self.value(value.condition).lanes > 1):
             then, otherwise = self.copied(value.then, of), self.copied(value.otherwise, of)
             return f"({self.value(value.condition).text} ? {then} : {otherwise})" if then and otherwise else None
@@ -139,14 +139,15 @@ class Scope:
         buffer, (offset,) = self.buffers[value.tensor], value.indices
         if self.vector is None:
             return self.element(buffer, offset)
-        return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
+        kind = f"{stored(of)}x{self.vector.extent}"
+        return f"({kind})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
 
     def as_stored(self, value: Value, of: Buffer) -> str:
         """A vector of values in their storage format."""
         copied = self.copied(value, of)
         if copied is not None:
             return copied
-        text = self.whole(value)
+        text = self.whole(unrounded(value, of))
         return narrowed(of.dtype, text.text, text.lanes)
 
     # Values
@@ -177,7 +178,8 @@ class Scope:
         if isinstance(value, Read):
             return self._read(value)
         if isinstance(value, Cast):
-            return self._cast(self.value(self._in_32_bits(value.value)), arithmetic(value.dtype))
+            cast = self._cast(self.value(self._in_32_bits(value.value)), arithmetic(value.dtype))
+            return self._rounded(cast, value.dtype) if value.dtype in EIGHT_BITS else cast
         if isinstance(value, Unary):
             inner = self.value(value.value)
             minus = value.op == "neg" and not dtype(inner.type).integer
@@ -276,6 +278,11 @@ class Scope:
         self.need(kind, text.lanes)
         return Text(f"__builtin_convertvector({text.text}, {kind}x{text.lanes})", kind, text.lanes)
 
+    def _rounded(self, text: Text, name: str) -> Text:
+        """A number that an 8-bit float can be: these have too few bits to compute with more of them unnoticed."""
+        self.need(BYTES, text.lanes)
+        return replace(text, text=widened(name, narrowed(name, text.text, text.lanes), text.lanes))
+
     def _select(self, value: Select) -> Text:
         condition = self.value(value.condition)
         then, otherwise = self._alike(self.value(value.then), self.value(value.otherwise))
@@ -302,6 +309,13 @@ class Scope:
         """All masks have the same type, whatever was compared."""
         self.need("i32", of.lanes)
         return Text(f"__builtin_convertvector({text}, i32x{of.lanes})", BOOL, of.lanes)
+
+
+def unrounded(value: Value, of: Buffer) -> Value:
+    """A value that a buffer rounds anyway."""
+    if isinstance(value, Cast) and value.dtype in EIGHT_BITS and value.dtype == of.dtype and not of.lanes:
+        return replace(value, dtype="f32")
+    return value
 
 
 _REDUCES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
