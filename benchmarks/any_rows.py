@@ -78,7 +78,7 @@ class Bench:
         self.device = "cuda" if self.target.runner == "gpu" else "cpu"
         if options.threads:
             torch.set_num_threads(options.threads)
-        self.seconds = timer(torch, self.target)
+        self.seconds = timer(torch, self.target, options.threads)
 
     def built(self, case: Case) -> Ours:
         return kernels(as_operator(expression_of(case)), self.target, threads=self.options.threads)[0]

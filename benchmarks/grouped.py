@@ -1,12 +1,12 @@
 """Are products of experts ahead of torch's? Distributions of rows over experts, drawn by a seed.
 
     python benchmarks/grouped.py --target cuda:native --seed 1 [--seconds 30] [--guesses 4] [--json FILE]
-    python benchmarks/grouped.py --target cpu --seed 1 --dtype f32 --cases 3 --layout tn
+    python benchmarks/grouped.py --target cpu --seed 1 --dtype f32 --cases 3 --layout tn --threads 1
 
 The first case is 8 experts of 4096x4096x2048 with random shares. Ours, by default without a search, and torch's
-`_grouped_mm` (or, where it has no kernel, a loop over experts that knows the offsets) are called from this process,
-interleaved, with cold caches; results are compared with products in f64 first. `--guesses` also times the configs that
-the family ranks next.
+`_grouped_mm` (or, where it has no kernel, a loop over experts that knows the offsets; on processors the faster of both)
+are called from this process, interleaved, with cold caches; results are compared with products in f64 first.
+`--guesses` also times the configs that the family ranks next.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -29,7 +30,7 @@ from harness.ours import Ours, kernels, mean_text, measure, off
 FORMATS = {"bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3), "f32": ("float32", 1e-5)}
 SHARES = ("even", "random", "random", "skewed", "half", "one")
 WEIGHTS = ((4096, 2048), (2048, 4096), (2816, 1024), (1024, 1408), (7168, 2048), (1536, 2048), (5120, 1536))  # N x K
-OURS, TORCHS = "ours", "torch"
+OURS, TORCHS, GROUPED = "ours", "torch", "_grouped_mm"
 ON_CPU = 16  # as large on each side: a processor takes that much longer
 
 
@@ -96,11 +97,13 @@ class Bench:
 
         self.torch, self.options, self.target = torch, options, targets.resolve(options.target)
         self.device = "cuda" if self.target.runner == "gpu" else "cpu"
-        self.seconds = timer(torch, self.target)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        self.seconds = timer(torch, self.target, options.threads)
 
     def built(self, case: Case) -> list[Ours]:
         """The default and the next guesses."""
-        return kernels(case.operator, self.target, guesses=1 + self.options.guesses)
+        return kernels(case.operator, self.target, guesses=1 + self.options.guesses, threads=self.options.threads)
 
     def measured(self, case: Case, made: Sequence[Ours]) -> Result:
         torch, o = self.torch, case.operator
@@ -132,16 +135,19 @@ class Bench:
         if errors:
             return Result(case.name, self.options.seconds, config=made[0].config, error="; ".join(errors))
         calls[TORCHS] = partial(torch._grouped_mm, a.mT if o.gradient else a, right, offs=offsets)
-        try:
+        with suppress(RuntimeError):
             calls[TORCHS]()
-        except RuntimeError:
-            calls[TORCHS] = partial(looped, a, right)
+            if self.device == "cuda":
+                return self.compared(case, calls, made[0].config)
+            calls[GROUPED] = calls[TORCHS]
+        calls[TORCHS] = partial(looped, a, right)
         return self.compared(case, calls, made[0].config)
 
     def compared(self, case: Case, calls: dict[str, Callable[[], Any]], config: str) -> Result:
         contenders = {name: partial(self.seconds, call) for name, call in calls.items()}
         samples = alternate(contenders, self.options.rounds)
-        middle, ratio = samples.median(OURS), samples.ratio(TORCHS, OURS).estimate
+        middle = samples.median(OURS)
+        ratio = min(samples.ratio(name, OURS).estimate for name in (TORCHS, GROUPED) if name in calls)
         guesses = tuple(samples.ratio(TORCHS, name).estimate for name in calls if name.startswith(f"{OURS} "))
         rate = case.operator.work().flops / middle
         return Result(case.name, self.options.seconds, middle, ratio, rate, guesses, config)
@@ -175,6 +181,7 @@ def main() -> int:
     words.add_argument("--guesses", type=int, default=0, help="configs beside the default [0]")
     words.add_argument("--dtype", choices=FORMATS, default="bf16")
     words.add_argument("--layout", choices=LAYOUTS, default="nt")
+    words.add_argument("--threads", type=int, help="of kernels and torch on a processor; with 1, its processor time")
     words.add_argument("--jobs", type=int, default=1, help="kernels that are built at a time [1]")
     options = words.options()
     like = grouped_gemm(1, 1, 1, 1, dtype=options.dtype, layout=options.layout)

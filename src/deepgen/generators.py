@@ -51,6 +51,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "sm90_backward": f"{_KERNELS}.attention.sm90_backward:Sm90Backward",
         "mma_backward": f"{_KERNELS}.attention.mma_backward:MmaBackward",
         "simt_attention": f"{_KERNELS}.attention.simt_attention:SimtAttention",
+        "x86_grouped": f"{_KERNELS}.grouped_gemm.x86_grouped:X86Grouped",
         "c_grouped": f"{_KERNELS}.grouped_gemm.c_grouped:CGrouped",
         "sm90_grouped": f"{_KERNELS}.grouped_gemm.sm90_grouped:Sm90Grouped",
         "mma_grouped": f"{_KERNELS}.grouped_gemm.mma_grouped:MmaGrouped",

@@ -262,6 +262,7 @@ def cases() -> tuple[Case, ...]:
         *_crossed("c_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), ("x86:avx2", "x86:avx512", *ARM), 4),
         *_crossed("mma_decode", (*ATTENTIONS[-1:], *LENGTHS[1:]), CUDA[1:3], 6),
         *_crossed("c_grouped", GROUPED[:2], ("x86:avx512", *ARM[:1], RISCV[1]), 4),
+        *_crossed("x86_grouped", GROUPED, X86[::2], 3),
         *_crossed("sm90_grouped", GROUPED, CUDA[2:3], 12),
         *_crossed("mma_grouped", GROUPED, CUDA[1:3], 5),
         *_crossed("c_backward", BACKWARD, ("x86:avx2", *ARM), 2),

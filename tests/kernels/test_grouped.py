@@ -18,6 +18,7 @@ from deepgen import generators, targets
 from deepgen.kernels.grouped_gemm.c_grouped import CGrouped
 from deepgen.kernels.grouped_gemm.mma_grouped import MmaGrouped
 from deepgen.kernels.grouped_gemm.sm90_grouped import Sm90Grouped
+from deepgen.kernels.grouped_gemm.x86_grouped import X86Grouped
 from deepgen.operators import grouped_gemm
 from deepgen.operators.grouped_gemm import LAYOUTS
 
@@ -34,6 +35,26 @@ def test_plain_c_is_right_on_every_probe_and_other_shapes(layout: str) -> None:
         others = (replace(operator, experts=1), replace(operator, experts=9, m=7, k=300), replace(operator, m=3, k=2))
         assert [words for probe in operator.probes() if (words := runs.wrong(operator, probe))] == []
         assert [words for other in others if (words := runs.wrong(other))] == []
+
+
+@pytest.mark.skipif(X86Grouped().refuses(grouped_gemm(1, 1, 1, 1, dtype="f16"), HERE) is not None, reason="not on x86")
+@pytest.mark.parametrize(
+    ("dtype", "layout", "scales", "knobs"),
+    [
+        ("f32", "nt", "row", {"SWAP": [True]}), ("f32", "nn", "none", {"KIND": ["thin"]}),
+        ("bf16", "nt", "column", {"KIND": ["dot"]}),
+        ("bf16", "tn", "none", {"SWAP": [False]}), ("f16", "nn", "expert", {"KIND": ["tiles"]}),
+        ("f8e4m3", "nt", "none", {"KIND": ["tiles"]}),
+    ],
+)  # fmt: skip
+def test_tiles_of_x86_are_right_on_every_probe(dtype: str, layout: str, scales: str, knobs: dict[str, Any]) -> None:
+    family, operator = X86Grouped(), grouped_gemm(5, 71, 67, 59, dtype=dtype, layout=layout, scales=scales)
+    assert not family.space(operator, HERE).explain(family.default(operator, HERE))
+    (config,) = family.space(operator, HERE).restrict(knobs).sample(1, seed=zlib.crc32(f"{dtype} {layout}".encode()))
+    runs = Runs(family.emit(operator, HERE, config), HERE, "-O1")
+    others = (replace(operator, experts=1), replace(operator, experts=9, m=7, k=300), replace(operator, m=3, k=2))
+    assert [words for probe in operator.probes() if (words := runs.wrong(operator, probe))] == []
+    assert [words for other in others if (words := runs.wrong(other))] == []
 
 
 @emulated
@@ -106,7 +127,8 @@ def test_families_come_in_the_order_of_their_speed() -> None:
         assert not Sm90Grouped().space(tiny, CHIP).explain(Sm90Grouped().default(tiny, CHIP))
     odd = replace(operator, k=2044)
     assert Sm90Grouped().refuses(odd, CHIP) == "it supports rows of A and B of whole 16 bytes"
-    assert generators.find(replace(operator, a="f32", c="f32"), HERE).name == "c_grouped"
+    for target, first in (("arm:neon", "c_grouped"), ("x86:avx2", "x86_grouped"), ("x86:avx512", "x86_grouped")):
+        assert generators.find(replace(operator, a="f32", c="f32"), targets.resolve(target)).name == first
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.c_gemm import CGemm
 from deepgen.kernels.grouped_gemm import as_batch
 from deepgen.kernels.shared import served, sources
@@ -33,6 +34,9 @@ class CGrouped:
         if not isinstance(operator, GroupedGemm):
             return "it supports grouped_gemm only"
         return self._products.refuses(_product(operator), target)
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        return self._products.rank(_product(served(operator, target, GroupedGemm, Cpu)[0]), target)
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = self._products.space(_product(served(operator, target, GroupedGemm, Cpu)[0]), target)
