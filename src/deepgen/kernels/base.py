@@ -143,6 +143,13 @@ class Ranked(Protocol):
         ...
 
 
+class FirstRanked:
+    """A family whose default is the first of its ranked configs."""
+
+    def default(self: Ranked, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return next(self.ranked(operator, target))
+
+
 @runtime_checkable
 class Scheduled(Protocol):
     """Optional interface: a family whose kernels are made by schedules, and can show them as text."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from deepgen.operators import Operator
 from deepgen.targets import Hip, Target
-from deepgen.vocabulary import Kernel, LaunchPlan, Source
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source
 
 if TYPE_CHECKING:
     from deepgen.space import Space
@@ -23,6 +23,7 @@ Kind = TypeVar("Kind", bound=Operator)
 Chip = TypeVar("Chip", bound=Target)
 Macros = Mapping[str, "int | str"]
 Implied = tuple[tuple[str, str], ...]
+NOTHING = ScalarArg("i64", 0)  # in place of an address that a kernel does not use
 
 
 def served(operator: Operator, target: Target, kind: type[Kind], chip: type[Chip]) -> tuple[Kind, Chip]:

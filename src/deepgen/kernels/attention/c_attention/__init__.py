@@ -15,7 +15,7 @@ from deepgen.kernels.attention import (
     rows_of,
     strides_of,
 )
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies
@@ -36,7 +36,7 @@ _ROWS, _SPLITS = (1, 2, 4, 8, 16, 32), [1, 2, 4, 8, 16, 32, 64]
 _UNEVEN = 1.2  # times their share, that the busiest threads may have
 
 
-class CAttention:
+class CAttention(FirstRanked):
     """Tiles of queries, keys as they lie, maxima and sums that run along: f32 and bf16, all options."""
 
     name = "c_attention"
@@ -76,9 +76,6 @@ class CAttention:
         macros = {"BY_LANES": int(not cpu.loads_fill_vectors), **config}
         memory = f"{config['THREADS']} * {4 * room}"
         return kernel(self.name, (__name__, "attention.c"), attention, cpu, macros, memory)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """The best by a count of instructions first."""

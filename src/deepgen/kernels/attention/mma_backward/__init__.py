@@ -13,6 +13,7 @@ from deepgen.kernels.attention import (
     backward_requires,
     backward_sums,
 )
+from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import AttentionBackward, Operator
 from deepgen.space import Space, implies, maximum
@@ -24,7 +25,7 @@ _RESERVED = 44  # registers for addresses, counters and operands
 _SIDES = ("KEYS", "QUERIES")
 
 
-class MmaBackward:
+class MmaBackward(FirstRanked):
     """Two launches with seven products in all, sums in registers: f16 and bf16 on sm_80 and later."""
 
     name = "mma_backward"
@@ -65,9 +66,6 @@ class MmaBackward:
             **backward_macros(backward), **config,
         }  # fmt: skip
         return gpu_kernel(self.name, "cuda", tuple(files), macros, _plan(backward, config))
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """Wide tiles first, of many rows."""

@@ -16,9 +16,9 @@ from deepgen.kernels.attention import (
     rows_of,
     strides_of,
 )
-from deepgen.kernels.base import Rank, overlapped
-from deepgen.kernels.gemm.mma_gemm.formats import NOTHING, counters, sums
-from deepgen.kernels.shared import gpu_kernel, served, sources
+from deepgen.kernels.base import FirstRanked, Rank, overlapped
+from deepgen.kernels.gemm import counters, sums
+from deepgen.kernels.shared import NOTHING, gpu_kernel, served, sources
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies, where
 from deepgen.targets import Cuda, Gpu, Target
@@ -34,7 +34,7 @@ _AHEAD = 8  # parts that are on their way while others are joined
 _RESERVED = 46  # registers for addresses, counters, maxima and sums
 
 
-class MmaDecode:
+class MmaDecode(FirstRanked):
     """Warps stream keys and values of their own through shared memory: f16 and bf16 on sm_80 and later."""
 
     name = "mma_decode"
@@ -67,9 +67,6 @@ class MmaDecode:
         launch = _plan(attention, config, gpu.multiprocessors)
         files = resolved_for(attention, sources(__name__, _OWN))
         return gpu_kernel(self.name, "cuda", files, _macros(attention, config), launch)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         return iter([dict(config) for config in _ranked(*served(operator, target, Attention, Cuda))])

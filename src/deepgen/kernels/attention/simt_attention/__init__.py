@@ -10,6 +10,7 @@ from math import ceil, inf
 from typing import Any
 
 from deepgen.kernels.attention import option_arguments, strides_of
+from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.gemm import simt_gemm
 from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
 from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
@@ -32,7 +33,7 @@ _BETWEEN, _READ = 3e-6, 0.85  # seconds of a launch; share of the memory's rate 
 _TELLING = ("BM", "BN", "BK", "TM", "TN", "STAGES", "MIN_BLOCKS")  # knobs that name a product's config
 
 
-class SimtAttention:
+class SimtAttention(FirstRanked):
     """Scores of as many heads as there is room for are in memory at a time: any widths, lengths and strides."""
 
     name = "simt_attention"
@@ -85,9 +86,6 @@ class SimtAttention:
             ]
         plan = LaunchPlan(tuple(steps), requires=(*_requires(attention, scores, values, rounds),))
         return gpu_kernel(self.name, language_of(gpu), (Source("attention_simt.cu", "\n".join(parts)),), {}, plan)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """The fastest products by their model, then the next ones of both."""

@@ -154,13 +154,12 @@ def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
     `queries`: whether q is in registers, as weights are.
     """
     of, wide = attention.dtype.removeprefix("f8"), attention.v_width
-    values = product_of_lines if eight(attention) else product_of_columns
     return f"""// The products of a warpgroup: 64 rows of Q by {bn} of K; weights in registers by {wide} columns of V.
 #pragma once
 #include "numbers.h"
 
 {product_of_rows("product_keys", bn, of, registers=queries)}
-{values("product_values", wide, of)}
+{product_of_columns("product_values", wide, of)}
 {_product_again(of)}"""
 
 
@@ -193,23 +192,13 @@ def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> 
 
 
 def product_of_columns(name: str, wide: int, of: str) -> str:
-    """A function: 64 rows in registers by `wide` columns, added to sums over 16 rows of the latter."""
+    """A function: 64 rows in registers by `wide` columns, added to sums over 16 rows of the latter. Numbers of 8 bits
+    have no such products: for them, what is summed over lies along lines."""
+    transposed = "" if of == "e4m3" else ", 1"
     return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
     asm volatile(
         "{_instruction(wide, of)}"
-        "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1, 1;"
-        : {_sums(wide)}
-        : {_FOUR}, "l"(b));
-}}
-"""
-
-
-def product_of_lines(name: str, wide: int, of: str) -> str:
-    """The same, where what is summed over lies along lines: all that numbers of 8 bits have."""
-    return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
-    asm volatile(
-        "{_instruction(wide, of)}"
-        "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1;"
+        "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1{transposed};"
         : {_sums(wide)}
         : {_FOUR}, "l"(b));
 }}

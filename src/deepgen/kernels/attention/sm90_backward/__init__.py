@@ -21,6 +21,7 @@ from deepgen.kernels.attention.sm90_attention.lower import (
     product_of_columns,
     product_of_rows,
 )
+from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import AttentionBackward, Operator
 from deepgen.space import Space, implies, where
@@ -50,7 +51,7 @@ _NARROW, _SHORT = 64, 512
 _OVERLAPS = {"none": 0, "scores": 1, "all": 2}
 
 
-class Sm90Backward:
+class Sm90Backward(FirstRanked):
     """Copy engine, barriers, products of warpgroups with weights in registers: f16 and bf16 on sm_90a."""
 
     name = "sm90_backward"
@@ -107,9 +108,6 @@ class Sm90Backward:
             flags=("-std=c++17", *defines(macros)),
             plan=_plan(backward, config),
         )  # fmt: skip
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """Two warpgroups first, or one where rows are few or would leave multiprocessors without a block; three stages,

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepgen.kernels.attention import rows_of
 from deepgen.kernels.attention.c_attention import few, kernel, refused
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.shared import served, sources, thread_counts
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies
@@ -38,7 +38,7 @@ _ENOUGH = 8  # rows from which tiles were faster than c_decode: 1.3 to 3 times w
 _SHOWN = 0.1  # of the shorter of two kinds of work that overlap
 
 
-class X86AmxAttention:
+class X86AmxAttention(FirstRanked):
     """Blocks of 32 queries by blocks of keys, packed keys and values, an online softmax: bf16, all options."""
 
     name = "x86_amx_attention"
@@ -89,9 +89,6 @@ class X86AmxAttention:
             memory += f" + {heads} * ceil_div(SK, {keys}) * {_block(attention, keys)}"
         own = kernel(self.name, (__name__, "attention_amx.c"), attention, cpu, macros, memory)
         return replace(own, sources=(*own.sources, *sources(__name__, _FILES)))
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """The best by a count of clocks first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.conv2d import epilogue_header
 from deepgen.kernels.conv2d.mma_conv_few.space import (
     LAUNCH,
@@ -23,19 +24,18 @@ from deepgen.kernels.conv2d.mma_conv_few.space import (
     threads_of,
     wide,
 )
-from deepgen.kernels.shared import gpu_kernel, sources
+from deepgen.kernels.shared import NOTHING, gpu_kernel, sources
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg
 
 _OWN = ("conv_few.cu", "patch.h", "dialect_mma.h")
-_NOTHING = ScalarArg("i64", 0)
 _KNOBS = ("TILE_H", "TILE_W", "BN", "WM", "WN", "STORED", "FRAGMENTS", "STAGES", "MIN_BLOCKS")
 _SIDES = {"K": "kernel", "STRIDE_": "strides", "DILATION_": "dilations"}
 
 
-class MmaConvFew:
+class MmaConvFew(FirstRanked):
     """Patches of the image in shared memory, products by warps: f16 and bf16, up to 16 input channels, both layouts."""
 
     name = "mma_conv_few"
@@ -54,9 +54,6 @@ class MmaConvFew:
         conv, gpu = _served(operator, target)
         files = (*sources(__name__, _OWN), epilogue_header("epilogue.h", conv.epilogue))
         return gpu_kernel(self.name, "cuda", files, _macros(conv, config), _plan(conv, gpu, config))
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         return ranked(*_served(operator, target))
@@ -103,7 +100,7 @@ def _plan(conv: FewChannels, gpu: Gpu, config: Mapping[str, Any]) -> LaunchPlan:
     args: tuple[Arg, ...] = (
         TensorArg("x"),
         TensorArg("weight"),
-        *(TensorArg(name) if name in conv.epilogue else _NOTHING for name in ("bias", "residual")),
+        *(TensorArg(name) if name in conv.epilogue else NOTHING for name in ("bias", "residual")),
         TensorArg("y"),
         *(ScalarArg("i32", value) for value in ("N", "H", "W", "CO", *conv.names[2], out_h, out_w)),
     )

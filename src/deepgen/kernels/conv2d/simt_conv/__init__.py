@@ -8,15 +8,15 @@ from functools import lru_cache
 from math import gcd, inf, prod
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.conv2d import epilogue_header
 from deepgen.kernels.conv2d.simt_conv.geometry import ImplicitConv, convolution_of
-from deepgen.kernels.gemm import simt_gemm
+from deepgen.kernels.gemm import counters, simt_gemm, sums
 from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
 from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
 from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
 from deepgen.kernels.gemm.simt_gemm.space import GatheredGemm, simt_space
-from deepgen.kernels.shared import gpu_kernel, language_of, of_several_kinds
+from deepgen.kernels.shared import NOTHING, gpu_kernel, language_of, of_several_kinds
 from deepgen.operators import Operator, gemm
 from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets import Gpu, Target
@@ -28,10 +28,9 @@ _PACKERS = 256  # threads of a block of the first step, as in entry.h
 _PACKING = 3e-6  # seconds of that step
 _LEAST_FILTERS = 8  # per group: with fewer, most of a tile is idle
 _MANY_ROUNDS = 8
-_NOTHING = ScalarArg("i64", 0)
 
 
-class SimtConv:
+class SimtConv(FirstRanked):
     """An implicit GEMM of filters by pixels, channels first: one to three dimensions, transposed too, CUDA and HIP."""
 
     name = "simt_conv"
@@ -58,9 +57,6 @@ class SimtConv:
             epilogue_header("finished.h", conv.epilogue),
         )
         return gpu_kernel(self.name, language_of(gpu), files, *_launched(conv, config, lowered))
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         conv, gpu = _served(operator, target)
@@ -198,11 +194,11 @@ def _plan(conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt) -
     tiles = -(-product.m // config["BM"]) * -(-product.n // config["BN"])
     streamed = config["FIXUP"] == "stream"
     blocks = config.get("BLOCKS", 1)
-    sums = WorkspaceArg("partial", blocks * config["BM"] * config["BN"] * config["SPLIT_U"] * _SIZE)
-    added = (TensorArg(name) if name in conv.epilogue else _NOTHING for name in ("bias", "residual"))
+    partial = blocks * config["BM"] * config["BN"] * config["SPLIT_U"] * _SIZE
+    added = (TensorArg(name) if name in conv.epilogue else NOTHING for name in ("bias", "residual"))
     tensors: tuple[Arg, ...] = (
         TensorArg("x"), packed, lines, *added, TensorArg("y"),
-        *((sums, WorkspaceArg("arrived", blocks * _SIZE, zeroed=True, lasting=True)) if streamed else [_NOTHING] * 2),
+        *((sums(partial), counters(blocks * _SIZE)) if streamed else [NOTHING] * 2),
         ScalarArg("i32", f"N * {conv.groups}"),
     )  # fmt: skip
     shares = prod(conv.counts[:2]) * (1 if config.get("ROWS_WHOLE") else conv.counts[2])

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.conv2d.sm90_conv.lower import ConvWindows, as_gemm, conv_macros, conv_plan, windows_of
 from deepgen.kernels.gemm.sm90_gemm import products_header, sm90_sources
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
@@ -26,7 +26,7 @@ _ROUND = 0.6e-6  # additional seconds for a second and a third tile per multipro
 _SHARED = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
 
 
-class Sm90Conv:
+class Sm90Conv(FirstRanked):
     """An implicit GEMM of pixels by filters over taps and channels, nhwc: f16 and bf16 on sm_90a."""
 
     name = "sm90_conv"
@@ -64,9 +64,6 @@ class Sm90Conv:
         macros = defines({**lowered.macros, **conv_macros(own)})
         launch = conv_plan(own, plan(gemm, config, lowered, gpu.multiprocessors))
         return Kernel(self.name, "cuda", files, ("-std=c++17", *macros), launch)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         return of_several_kinds(_timed(*_served(operator, target)), self.space(operator, target), KINDS)

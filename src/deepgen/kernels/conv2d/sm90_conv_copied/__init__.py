@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Conv2d, Operator
@@ -31,7 +31,7 @@ _LAUNCH = 1.5e-6  # of an additional step
 _RATE = 0.6  # share of the memory's bandwidth that copies reach
 
 
-class Sm90ConvCopied:
+class Sm90ConvCopied(FirstRanked):
     """`sm90_conv` with copies around it: channels first, and any number of channels, f16 and bf16 on sm_90a."""
 
     name = "sm90_conv_copied"
@@ -85,9 +85,6 @@ class Sm90ConvCopied:
             flags=(*kernel.flags, *defines(_macros(conv, inside))),
             plan=plan,
         )
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         conv, gpu = served(operator, target, Conv2d, Cuda)

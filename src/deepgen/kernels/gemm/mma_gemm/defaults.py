@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm import beyond, remembered
 from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES, WIDEST, aligned_bytes, widened
 from deepgen.kernels.gemm.mma_gemm.space import RESERVED, along_k, fixups, mma_space, spread
 from deepgen.operators import Gemm
@@ -36,13 +36,9 @@ _TILES = (
 )  # fmt: skip
 
 
+@remembered
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest config by the model that the space admits."""
-    return dict(_chosen(gemm, gpu))
-
-
-@lru_cache(64)  # called when families are compared, and again for the default
-def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = mma_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
     return next(config for config in ranked if not space.explain(config))
@@ -183,7 +179,7 @@ def _step(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> tuple[Any, Any]:
     ):
         row_bytes = row * dtype(gemm.a).bytes
         copies += rows * bk / 16 * (_COPY + _PART * (parts_of(row_bytes) - 1))
-        trips += ceil(min(lines, rows) * bk / 16 / (warps * c["WARPS_K"] * 32)) * _beyond(row_bytes, 4)
+        trips += ceil(min(lines, rows) * bk / 16 / (warps * c["WARPS_K"] * 32)) * beyond(row_bytes, 4)
     # One warp's fragments and products of a tile, one after the other.
     alone = ceil(bk / STEP_BYTES / c["WARPS_K"]) * (_LOADED + _PRODUCT * c["WM"] * c["WN"] / 128) / _CLOCK
     wait = _LATENCY / (c["STAGES"] - 1) + _BARRIER + trips * _ROUND_TRIP + alone
@@ -195,14 +191,9 @@ def _sectors(gemm: Gemm, c: Mapping[str, Any]) -> Any:
     size, run = dtype(gemm.c).bytes, 8 if spread(gemm, "B") else 2 * c["WIDE"]
     stored = min(run, WIDEST // size / parts_of(gemm.n * size))  # at once
     line = max(1.0, 4 * min(run * size, 32) / 32)
-    return (line + _beyond(gemm.n * size, 32)) / (4 * stored)
+    return (line + beyond(gemm.n * size, 32)) / (4 * stored)
 
 
 def parts_of(row: Any) -> Any:
     """The number of accesses needed for 16 bytes of such rows."""
-    return 1 + _beyond(row, 16) + 2 * _beyond(row, 8) + 4 * _beyond(row, 4) + 8 * _beyond(row, 2)
-
-
-def _beyond(length: Any, whole: int) -> Any:
-    """1 if it is not a multiple, else 0: as arithmetic, since each condition doubles the calls for symbolic sizes."""
-    return ceil(length % whole / whole)
+    return 1 + beyond(row, 16) + 2 * beyond(row, 8) + 4 * beyond(row, 4) + 8 * beyond(row, 2)

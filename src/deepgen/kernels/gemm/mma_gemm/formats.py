@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deepgen.kernels.shared import epilogue, sources
+from deepgen.kernels.shared import NOTHING, epilogue, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.operators.signature import stored
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.vocabulary import Arg, ScalarArg, Size, Source, TensorArg, WorkspaceArg, dtype
+from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg, dtype
 
 Requirement = tuple[str, str]
 WIDEST = 16  # bytes of one load, copy or store
@@ -32,7 +32,6 @@ _RESULTS = {  # by A's format
     "f8e4m3": ("f32", "f16", "bf16"),
     "f8e5m2": ("f32", "f16", "bf16"),
 }
-NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not use
 
 
 def refused(operator: Operator, target: Target) -> str | None:
@@ -133,15 +132,6 @@ def arguments(gemm: Gemm, partial: Arg, arrived: Arg, splits: int) -> tuple[Arg,
 def result_sources(gemm: Gemm, package: str, names: tuple[str, ...]) -> tuple[Source, ...]:
     """Files of a package that include `problem.h`, and what the epilogue needs."""
     return (*sources(package, names, epilogue=bool(gemm.epilogue)), *epilogue.run_sources(gemm, package))
-
-
-def sums(size: Size) -> WorkspaceArg:
-    return WorkspaceArg("partial", size)
-
-
-def counters(size: Size) -> WorkspaceArg:
-    """They are zero before the first run, and every run leaves them zero."""
-    return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
 
 
 def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requirement]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from deepgen.kernels.gemm import counters, share_of_blocks, sums
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES
+from deepgen.kernels.shared import NOTHING
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets import Gpu
@@ -52,7 +54,7 @@ def mma_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 
     wide = s.knob("WIDE", [1, 2, 4] if along_k(gemm, "B") else [1])
     s.require(divides(wide * 8, wn), "columns are interleaved within a warp")
-    _sharing(s, gemm, gpu, bk, min_blocks)
+    share_of_blocks(s, gemm, gpu, bk, min_blocks, fixups(gemm, gpu), _splits(gemm, gpu))
     return s
 
 
@@ -67,17 +69,6 @@ def _lines(s: Space, gemm: Gemm, bm: Expr, bn: Expr) -> None:
         if not along_k(gemm, side):
             short = rows.isin([32 // size, 64 // size])
             s.require(short | divides(128 // size, rows), f"lines of {side}'s tile are 32, 64 or n times 128 bytes")
-
-
-def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
-    """How the work is divided among blocks."""
-    s.knob("MAPPING", [1, 4, 8, 16])
-    fixup = s.knob("FIXUP", fixups(gemm, gpu))
-    splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
-    blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
-    s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
-    s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
-    s.knob("GUARD", ["sizes"])
 
 
 def _tile_sizes(size: int) -> list[int]:
@@ -153,10 +144,10 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredMma) -> LaunchPl
     splits, blocks = c.get("SPLITS", 1), c.get("BLOCKS", 1)
     grid: Size = {"none": tiles, "stream": blocks}.get(c["FIXUP"], f"{tiles} * {splits}")
     spaces: dict[str, tuple[Arg, Arg]] = {
-        "none": (formats.NOTHING, formats.NOTHING),
-        "step": (formats.sums(f"{splits * acc} * M * N * batch"), formats.NOTHING),
-        "last": (formats.sums(f"{tiles} * {splits * slot}"), formats.counters(f"{tiles} * 4")),
-        "stream": (formats.sums(blocks * slot), formats.counters(blocks * 4)),
+        "none": (NOTHING, NOTHING),
+        "step": (sums(f"{splits * acc} * M * N * batch"), NOTHING),
+        "last": (sums(f"{tiles} * {splits * slot}"), counters(f"{tiles} * 4")),
+        "stream": (sums(blocks * slot), counters(blocks * 4)),
     }
     args = formats.arguments(gemm, *spaces[c["FIXUP"]], splits)
     steps = [Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil, gcd, inf
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm import remembered
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
 from deepgen.kernels.gemm.simt_gemm.model import Config, bytes_of, register_limit, registers, resident, seconds
 from deepgen.kernels.gemm.simt_gemm.space import (
@@ -60,13 +61,9 @@ class SimtTile(NamedTuple):
         return ceil(gemm.m / self.bm) * ceil(gemm.n / self.bn) * gemm.batch
 
 
+@remembered
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest config by the model that the space admits."""
-    return dict(_chosen(gemm, gpu))
-
-
-@lru_cache(64)  # called when families are compared, and again for the default
-def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = simt_space("defaults", gemm, gpu)
     return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
 

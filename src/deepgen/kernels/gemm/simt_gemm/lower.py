@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.gemm.simt_gemm.space import BandedGemm
+from deepgen.kernels.shared import NOTHING
 from deepgen.operators import Gemm
 from deepgen.operators.signature import stored
 from deepgen.space import parse
-from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
+from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
 _WIDEST = 16  # bytes of one load or store
@@ -154,16 +156,13 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
         "last": f"{tiles} * {splits * tile}",
         "stream": c.get("BLOCKS", 1) * tile * c["SPLIT_U"],
     }.get(c["FIXUP"])
-    counters = {"last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}.get(c["FIXUP"])
+    arrived = {"last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}.get(c["FIXUP"])
     scale = scale_type(gemm)
-    nowhere = ScalarArg("i64", 0)
-    sums = WorkspaceArg("partial", partial) if partial else nowhere
-    # It is zero before the first run, and every run leaves it zero.
-    arrived = WorkspaceArg("arrived", counters, zeroed=True, lasting=True) if counters else nowhere
+    added = sums(partial) if partial else NOTHING
     args: tuple[Arg, ...] = (
         *(TensorArg(name) for name in ("A", "B", "C")),
-        sums,
-        arrived,
+        added,
+        counters(arrived) if arrived else NOTHING,
         *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "lda", "ldb", "ldc")),
         *(ScalarArg("i64", name) for name in ("stride_a", "stride_b", "stride_c")),
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
@@ -175,7 +174,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
     if c["FIXUP"] == "step":
         reduce: tuple[Arg, ...] = (
             TensorArg("C"),
-            sums,
+            added,
             *(ScalarArg("i32", name) for name in ("M", "N", "batch", "ldc")),
             ScalarArg("i64", "stride_c"),
             *(ScalarArg(scale, name) for name in ("alpha", "beta")),

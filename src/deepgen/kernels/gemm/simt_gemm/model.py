@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, TypeGuard
 
+from deepgen.kernels.gemm import beyond
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST, BandedGemm, GatheredGemm
 from deepgen.operators import Gemm
@@ -206,7 +207,7 @@ def _lines(gemm: Gemm, c: Config) -> Any:
     size, total = bytes_of(gemm)[0], 0.0
     for along_k, rows, tile in ((gemm.layout[0] == "n", gemm.m, c["BM"]), (gemm.layout[1] == "t", gemm.n, c["BN"])):
         row, length = (gemm.k, c["BK"]) if along_k else (rows, tile)
-        total += tile * (1 + _CUT * _beyond(row * size, 32) * (row > length) / (length * size))
+        total += tile * (1 + _CUT * beyond(row * size, 32) * (row > length) / (length * size))
     return total
 
 
@@ -275,9 +276,9 @@ def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
         return min(1.0, gemm.apart * (1 if c["STAGE_ROWS"] else c["THREAD_SCATTER_B"]) / sector)
     if c["STAGE_ROWS"]:
         line = min(gpu.warp * c["STORE"], c["BN"])
-        return (line / sector + _beyond(gemm.n, sector)) / line
+        return (line / sector + beyond(gemm.n, sector)) / line
     line = max(1.0, gpu.warp // c["LANES_M"] * c["THREAD_SCATTER_B"] / sector)
-    return c["LANES_M"] * (line + _beyond(gemm.n, sector)) / (gpu.warp * c["STORE"])
+    return c["LANES_M"] * (line + beyond(gemm.n, sector)) / (gpu.warp * c["STORE"])
 
 
 def _whole_rows(gemm: Gemm, c: Config) -> TypeGuard[GatheredGemm]:
@@ -351,8 +352,3 @@ def _kilobytes(gemm: Gemm, c: Config) -> float:
     body = 20.0 * c["UNROLL"] * group * tile + (380 if c["COPY"] == "registers" else 200) * sum(_loads(c))
     stores = 12 * tile + 750 * c["TM"] / c["STAGE_ROWS"] if c["STAGE_ROWS"] else 100 * tile / c["STORE"]
     return float((5e3 + body + 80 * _puts(gemm, c) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
-
-
-def _beyond(length: Any, whole: int) -> Any:
-    """1 if it is not a multiple, else 0: as arithmetic, since each condition doubles the calls for symbolic sizes."""
-    return ceil(length % whole / whole)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
+from deepgen.kernels.gemm import share_of_blocks
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.expr.contraction import band_product
 from deepgen.operators.expr.operator import ExpressionOperator
@@ -110,7 +111,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
         loads = rows * bk <= _MOST_LOADS * Expr("knob", (), f"LOAD_{side}") * threads
         s.require(loads, f"a thread's share of a tile of {side} is a few loads")
     _result(s, gemm, gpu, bm, bn, tm, split_u)
-    _sharing(s, gemm, gpu, bk, min_blocks)
+    share_of_blocks(s, gemm, gpu, bk, min_blocks, _fixups(gemm, gpu), splits_of_k(gemm, gpu))
     return s
 
 
@@ -167,17 +168,6 @@ def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_
         s.require(wide, "a thread's neighbours go to shared memory in one store")
     passes = split_u * (bm // tm) * stage_rows * (bn + gpu.warp) * gemm.dtypes[3].bytes
     s.require(passes <= gpu.shared_per_block, "sums on their way fit in shared memory")
-
-
-def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
-    """How the work is divided among blocks."""
-    s.knob("MAPPING", [1, 4, 8, 16])
-    fixup = s.knob("FIXUP", _fixups(gemm, gpu))
-    splits = s.knob("SPLITS", splits_of_k(gemm, gpu), when=fixup.isin(["step", "last"]))
-    blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
-    s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
-    s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
-    s.knob("GUARD", ["sizes"])
 
 
 def tile_sizes(size: int) -> list[int]:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.space import along_k
+from deepgen.kernels.shared import NOTHING
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, LaunchPlan, Step, dtype
 
@@ -89,11 +91,11 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSkinny:
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSkinny) -> LaunchPlan:
     s, splits = sides(gemm), config["SPLITS"]
     tiles = f"ceil_div({'N' if s.thin_m else 'M'}, {lowered.rows}) * batch"
-    partial: Arg = formats.NOTHING
-    arrived: Arg = formats.NOTHING
+    partial: Arg = NOTHING
+    arrived: Arg = NOTHING
     if splits > 1:
-        partial = formats.sums(f"{tiles} * {splits * lowered.rows * s.padded * 4}")
-        arrived = formats.counters(f"{tiles} * 4")
+        partial = sums(f"{tiles} * {splits * lowered.rows * s.padded * 4}")
+        arrived = counters(f"{tiles} * 4")
     args = formats.arguments(gemm, partial, arrived, splits)
     step = Step("gemm", args, (f"{tiles} * {splits}", 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)
     return LaunchPlan(steps=(step,), requires=_requires(gemm, s, lowered))

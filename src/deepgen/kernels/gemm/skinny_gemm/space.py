@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from math import ceil
 from typing import Any, TypeVar
 
+from deepgen.kernels.gemm import remembered
 from deepgen.kernels.gemm.mma_gemm.defaults import parts_of
 from deepgen.kernels.gemm.mma_gemm.formats import WIDEST, widened
 from deepgen.kernels.gemm.skinny_gemm.lower import BLOCK_BYTES, Sides, sides
@@ -64,13 +64,9 @@ def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     return s
 
 
+@remembered
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest config by the model that the space admits."""
-    return dict(_chosen(gemm, gpu))
-
-
-@lru_cache(64)  # called when families are compared, and again for the default
-def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = skinny_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
     return next(config for config in ranked if not space.explain(config))

@@ -8,6 +8,7 @@ from itertools import product
 from math import ceil
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm import remembered
 from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
@@ -71,13 +72,9 @@ class Way(NamedTuple):
         return 64 * self.tiles_m * (1 if self.ping_pong else self.consumers)
 
 
+@remembered
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest config by the model that the space admits."""
-    return dict(_chosen(gemm, gpu))
-
-
-@lru_cache(64)  # called when families are compared, and again for the default
-def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = sm90_space("defaults", gemm, gpu, asks=True)
     return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.gemm.sm90_gemm.factors import block_scales, factor_bytes, factor_macros
 from deepgen.kernels.gemm.sm90_gemm.realign import (
     LINE_BYTES,
@@ -20,7 +21,7 @@ from deepgen.kernels.gemm.sm90_gemm.realign import (
     loaded,
     pitch,
 )
-from deepgen.kernels.shared import epilogue
+from deepgen.kernels.shared import NOTHING, epilogue
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.vocabulary import (
@@ -32,7 +33,6 @@ from deepgen.vocabulary import (
     Step,
     TensorArg,
     TensorMapSpec,
-    WorkspaceArg,
     dtype,
 )
 
@@ -282,14 +282,14 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
     }[c["FIXUP"]]
     over = f"({tiles}) % {resident}"  # tiles beyond the last full round
     slot, counter = bm * bn * 4, 4 * c["CONSUMERS"]
-    partial: Arg = _NOTHING
-    arrived: Arg = _NOTHING
+    partial: Arg = NOTHING
+    arrived: Arg = NOTHING
     if c["FIXUP"] == "stream":
-        partial, arrived = _sums(resident * slot), _counters(resident * counter)
+        partial, arrived = sums(resident * slot), counters(resident * counter)
     elif m["PARTS"] != 1:
         divided = f"where({over} > 0, {over}, 1)" if c["FIXUP"] == "tail" else tiles
-        partial = _sums(f"{divided} * {slot * int(m['PARTS']) * sharers}")
-        arrived = _counters(f"{divided} * {counter * cluster}")
+        partial = sums(f"{divided} * {slot * int(m['PARTS']) * sharers}")
+        arrived = counters(f"{divided} * {counter * cluster}")
     # Even shares include one full round, so that no share is tiny.
     even = f"where({tiles} < {2 * resident}, {tiles}, {resident} + {over})"
     streamed: int | str = {"stream": even, "tail": over}.get(c["FIXUP"], 0)
@@ -301,8 +301,8 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         *_operand(gemm, "b", rows["b"], copies, by_lanes),
         *((_result_map(gemm, int(m["C_LINE"])),) if m["STORE_TMA"] else ()),
         TensorArg("C"),
-        TensorArg("bias") if gemm.bias else _NOTHING,
-        TensorArg("scale") if m["SCALES"] else _NOTHING,
+        TensorArg("bias") if gemm.bias else NOTHING,
+        TensorArg("scale") if m["SCALES"] else NOTHING,
         partial,
         arrived,
         *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "ldc")),
@@ -327,17 +327,6 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
     if m["A_ROWS"] != bm:
         requires.append((f"M <= {m['A_ROWS']}", f"at most {m['A_ROWS']} rows: no more are fetched"))
     return LaunchPlan(steps=steps, requires=tuple(requires))
-
-
-_NOTHING = ScalarArg("i64", 0)
-
-
-def _sums(size: Size) -> WorkspaceArg:
-    return WorkspaceArg("partial", size)
-
-
-def _counters(size: Size) -> WorkspaceArg:
-    return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
 
 
 def _operand(gemm: Gemm, letter: str, rows: int, copies: str, by_lanes: str) -> tuple[Arg, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import ceil, gcd
 from typing import Any, NamedTuple
 
+from deepgen.kernels.gemm import beyond
 from deepgen.kernels.gemm.sm90_gemm.factors import factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
@@ -103,7 +104,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     at_once, rounds = _rounds(gpu, c, tiles * splits, most)
     steps = ceil(ceil(gemm.k * size / ATOM_BYTES) / splits)
     row_a, row_b = (gemm.m if gemm.layout[0] == "t" else gemm.k), (gemm.k if gemm.layout[1] == "t" else gemm.n)
-    odd_a, odd_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
+    odd_a, odd_b = beyond(row_a * size, LINE_BYTES), beyond(row_b * size, LINE_BYTES)
     way = c.get("REALIGN", "copy")
     copied_a, copied_b = odd_a * (way == "copy"), odd_b * (way == "copy")
     lines_a = _lines_of_a(gemm, c, bm) * _slower(row_a * size if gathered is None else gathered.pitch, way)
@@ -111,8 +112,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config, gathered: Gathered | None = None) -
     share = 1.0 if gathered is None else gathered.products
     body = _products(gemm, c, steps, (lines_a, lines_b), (at_once, most, rounds if stays else 1), share)
     ragged = 1 + _RAGGED * (c["STORE"] != "sectors" and bn * result % 128 > 0)
-    odd = 1 + _ODD * _beyond(gemm.n * result, LINE_BYTES) * (c["STORE"] == "straight")
-    split = _beyond(gemm.n * result, PITCH_BYTES)
+    odd = 1 + _ODD * beyond(gemm.n * result, LINE_BYTES) * (c["STORE"] == "straight")
+    split = beyond(gemm.n * result, PITCH_BYTES)
     # Adjacent tiles of a cluster write shared sectors at the same time; other neighbours write them later.
     far = _SPLIT_FAR * (c["CLUSTER_M"] > 1) - _SPLIT_FAR / 2 * (c["CLUSTER_N"] > 1)
     by_copy = _BY_COPY * (1 - split * (_SPLIT_COPY + far))
@@ -173,16 +174,11 @@ def sums_of(gemm: Gemm, c: Config) -> int:
     return sums + int(factor_registers(gemm, c["TILES_M"]))
 
 
-def _beyond(length: Any, whole: int) -> Any:
-    """1 if it is not a multiple, else 0: as arithmetic, since each condition doubles the calls for symbolic sizes."""
-    return ceil(length % whole / whole)
-
-
 def _slower(row: Any, way: str) -> Any:
     """The time of a line of such rows, relative to an aligned line."""
-    odd, within = _beyond(row, LINE_BYTES), _beyond(row, PITCH_BYTES)
+    odd, within = beyond(row, LINE_BYTES), beyond(row, PITCH_BYTES)
     if way == "async":  # by 16, 8 or 4 bytes
-        return 1 + within * ((_ASKED + _ASKED_8 * odd + _ASKED_4 * _beyond(row, LINE_BYTES // 2)) / _LINE - 1)
+        return 1 + within * ((_ASKED + _ASKED_8 * odd + _ASKED_4 * beyond(row, LINE_BYTES // 2)) / _LINE - 1)
     return 1 + _SPLIT * within * (1 - odd) + (_LOADED / _LINE - 1) * odd * (way == "load")
 
 
@@ -247,7 +243,7 @@ def _products(
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
     along *= c.get("REALIGN") != "load"
     size = dtype(gemm.a).bytes
-    fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * _beyond(gemm.k * size, ATOM_BYTES) / steps
+    fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * beyond(gemm.k * size, ATOM_BYTES) / steps
     engine = c.get("REALIGN") != "async"
     narrow_a = engine * (gemm.layout[0] == "t") * (gemm.m * size < ATOM_BYTES // 2)
     narrow_b = engine * (gemm.layout[1] == "n") * (gemm.n * size < ATOM_BYTES // 2)

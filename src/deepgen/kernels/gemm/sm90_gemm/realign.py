@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from deepgen.kernels.shared import NOTHING
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 LINE_BYTES = 16  # the copy engine requires line strides to be multiples of this
 PITCH_BYTES = 64  # lines of a copy start at multiples of this, so that fetches are not split
 _THREADS, _CHUNKS = 256, 1024  # threads per block, as in realign.h; chunks of 16 bytes
-_NOTHING = ScalarArg("i64", 0)
 
 
 @lru_cache(64)  # called for every config that is ranked
@@ -124,7 +124,7 @@ def _arguments(gemm: Gemm, letter: str) -> list[Arg]:
 
 def _absent() -> list[Arg]:
     whole = ScalarArg("i32", 0)
-    return [_NOTHING, _NOTHING, whole, whole, _NOTHING, _NOTHING, whole]
+    return [NOTHING, NOTHING, whole, whole, NOTHING, NOTHING, whole]
 
 
 def _line(gemm: Gemm, letter: str) -> str:

@@ -9,9 +9,9 @@ from math import ceil
 from operator import itemgetter
 from typing import Any
 
-from deepgen.kernels.base import overlapped
-from deepgen.kernels.gemm.mma_gemm.formats import NOTHING, counters, sums
-from deepgen.kernels.shared import Macros, covering, gpu_kernel, served, sources
+from deepgen.kernels.base import FirstRanked, overlapped
+from deepgen.kernels.gemm import counters, sums
+from deepgen.kernels.shared import NOTHING, Macros, covering, gpu_kernel, served, sources
 from deepgen.operators import GemmW4, Operator
 from deepgen.operators.gemm_w4 import PACKED_K, PACKED_N
 from deepgen.space import Space, implies
@@ -26,7 +26,7 @@ _RESERVED = 44  # registers for addresses, counters and weights on their way to 
 _RUN = 4  # results that a thread stores at once
 
 
-class MmaGemmW4:
+class MmaGemmW4(FirstRanked):
     """Packed weights of 4 bits stream through shared memory to registers: f16 and bf16 on sm_80 and later."""
 
     name = "mma_gemm_w4"
@@ -49,9 +49,6 @@ class MmaGemmW4:
         gemm, gpu = served(operator, target, GemmW4, Cuda)
         launch = _plan(gemm, config, gpu.multiprocessors)
         return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), _macros(gemm, config), launch)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         return iter([dict(config) for config in _ranked(*served(operator, target, GemmW4, Cuda))])

@@ -11,7 +11,7 @@ from deepgen.kernels.gemm.mma_gemm import MmaGemm, formats
 from deepgen.kernels.gemm.mma_gemm.defaults import LAUNCH, candidates, seconds
 from deepgen.kernels.gemm.mma_gemm.space import lower, mma_space
 from deepgen.kernels.grouped_gemm import as_batch
-from deepgen.kernels.shared import gpu_kernel, served, source_text, sources
+from deepgen.kernels.shared import NOTHING, gpu_kernel, served, source_text, sources
 from deepgen.operators import Operator
 from deepgen.operators.grouped_gemm import GroupedGemm
 from deepgen.space import Space
@@ -48,7 +48,7 @@ class MmaGrouped:
             "SCALE_STRIDE": {"expert": "1", "column": "p.n"}.get(grouped.scales, "0"),
         }
         files = (*sources(mma_gemm.__name__, _SHARED), Source("work.h", source_text(__name__, "grouped_work.h")))
-        args = formats.arguments(product, formats.NOTHING, TensorArg("offsets"), 1)
+        args = formats.arguments(product, NOTHING, TensorArg("offsets"), 1)
         bm, bn = config["BM"], config["BN"]
         rows = f"ceil_div(M, {bm}) * E" if grouped.gradient else f"((M + E * {bm - 1}) // {bm})"
         grid = (f"{rows} * ceil_div(N, {bn})", 1, 1)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import exp, log
 from typing import Any
 
+from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm, products_header, sm90_sources
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, LoweredSm90, lower, plan, rows_of_tile
@@ -47,7 +48,7 @@ _MOST_ROWS = 256  # of a box for the copy engine
 _Divided = tuple[tuple[str, int], ...]
 
 
-class Sm90Grouped:
+class Sm90Grouped(FirstRanked):
     """Copy engine, barriers, warpgroup products, blocks that stay: f16, bf16, tf32 and 8-bit floats on sm_90a."""
 
     name = "sm90_grouped"
@@ -93,9 +94,6 @@ class Sm90Grouped:
         )
         launch = _plan(grouped, gpu, config, lowered)
         return Kernel(self.name, "cuda", files, ("-std=c++17", *defines(lowered.macros)), launch)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return next(self.ranked(operator, target))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         grouped, gpu = served(operator, target, GroupedGemm, Cuda)
