@@ -25,7 +25,6 @@ from deepgen.compiler.schedule.steps import (
     Split,
     Step,
     StorageAlign,
-    Unroll,
 )
 from deepgen.operators.expr.nodes import Expression, reads
 from deepgen.vocabulary.errors import BadInput
@@ -102,7 +101,7 @@ class Scheduling:
             elif way == "fuse":
                 self.propose(Fuse(name, tuple(loops[at : at + self.random.choice([2, 2, 3])])))
             elif way == "unroll":
-                self.propose(Unroll(name, self.random.choice([4, 16])))
+                self.propose(Annotate(name, loops[at], "unroll"))
             else:
                 self.propose(Annotate(name, loops[at], self.random.choice(["parallel", "unroll", "vector", "vector"])))
         if self.chance(0.5):

@@ -175,7 +175,6 @@ def test_a_derived_sum_has_a_value_where_one_of_its_terms_is_absent() -> None:
     config = {"a": 10, "padded": False}
     space.derive("halves", parse("pad // 2"))
     assert space.derived(config) == {"row": 1, "bytes": 40}
-    assert space.derived_columns([config]) == {"row": [1], "bytes": [40], "halves": [None]}
     with pytest.raises(BadInput, match="needs a value for pad"):
         parse("a + pad").evaluate({"a": 10})  # outside a space nothing is optional
 

@@ -234,14 +234,6 @@ class Space(Declared):
         """The derived values of a config, without those that depend on an absent knob."""
         return derived_values(self._derived, config)
 
-    def derived_columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, list[Value | None]]:
-        """The derived values of many configs or ranks, a list each; None where one depends on an absent knob."""
-        derived = self.derived_arrays(self._rows_of(which))
-        return {
-            name: [None if hole else v for v, hole in zip(values.tolist(), holes.tolist(), strict=True)]
-            for name, (values, holes) in derived.items()
-        }
-
     def derived_arrays(self, places: npt.NDArray[Any]) -> dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """The derived values of configs given by `places`, and where each depends on an absent knob."""
         if self._derivations is None:

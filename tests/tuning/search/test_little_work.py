@@ -69,15 +69,15 @@ def test_derived_values_of_many_configs_are_those_of_each() -> None:
     }.items():
         space.derive(name, parse(text))
     configs = list(space)
-    columns = space.derived_columns(configs)
+    columns = space.derived_arrays(space.places(range(len(configs))))
     for place, config in enumerate(configs):
-        each = {name: values[place] for name, values in columns.items() if values[place] is not None}
+        each = {name: values.tolist()[place] for name, (values, absent) in columns.items() if not absent[place]}
         assert each == space.derived(config)
         assert {name: type(value) for name, value in each.items()} == {
             name: type(value) for name, value in space.derived(config).items()
         }
     space.derive("late", parse("a * 2"))
-    assert space.derived_columns([configs[-1]])["late"] == [10]
+    assert space.derived_arrays(space.places([len(configs) - 1]))["late"][0].tolist() == [10]
 
 
 def test_ranks_of_neighbors_are_those_of_the_configs(recorded: RecordedSpace) -> None:

@@ -58,6 +58,12 @@ def stride(expression: Expression, read: Read, axis: str) -> int | None:
     return total
 
 
+def free_name(expression: Expression, name: str) -> str:
+    """A name that no tensor and no stage has."""
+    taken = {tensor.name for tensor in expression.tensors} | {stage.name for stage in expression.stages}
+    return next(free for free in (f"{name}{i or ''}" for i in range(len(taken) + 1)) if free not in taken)
+
+
 def plain(index: Index) -> str | None:
     """The iterator that an index consists of, if it is nothing else."""
     return index.plain
@@ -73,6 +79,11 @@ def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:
     if None in names or sorted(n for n in names if n) != sorted(axes):
         return None
     return tuple(n for n in names if n)
+
+
+def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
+    """The consumer's axis for each axis of the sums."""
+    return dict(zip((axis.name for axis in sums.axes), same_places(consumer, sums) or (), strict=True))
 
 
 def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:

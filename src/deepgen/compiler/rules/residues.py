@@ -8,7 +8,7 @@ as in a filter of one tap, only one residue has products: the others are zero, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -141,12 +141,8 @@ def _readable(consumer: Stage, sums: Stage, gaps: Sequence[_Gap]) -> bool:
 
 def _moved(gaps: Sequence[_Gap], sums: Stage, consumer: Stage) -> list[_Gap]:
     """The gaps along the axes of a stage that reads the sums elementwise."""
-    named, to = {axis.name: axis for axis in consumer.axes}, _taken_to(sums, consumer)
+    named, to = {axis.name: axis for axis in consumer.axes}, facts.places_in(consumer, sums)
     return [replace(gap, axis=named[to[gap.axis.name]]) for gap in gaps]
-
-
-def _taken_to(sums: Stage, consumer: Stage) -> Mapping[str, str]:
-    return dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
 
 
 def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Sequence[_Gap]) -> Expression:
@@ -156,7 +152,7 @@ def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Se
     last, own = sums, list(gaps)
     if consumer is not None:
         last, own = consumer, _moved(gaps, sums, consumer)
-        to, outer = _taken_to(sums, consumer), {gap.axis.name: gap.outer.name for gap in own}
+        to, outer = facts.places_in(consumer, sums), {gap.axis.name: gap.outer.name for gap in own}
         at = [
             *(gap.residue.name for gap in _several(own)),
             *(outer.get(to[axis.name], to[axis.name]) for axis in sums.axes),
@@ -165,7 +161,7 @@ def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Se
         moved = substituted(consumer.value, {gap.axis.name: gap.place for gap in own})
         value = with_reads(moved, lambda other: read if other.tensor == sums.name else other)
         stages.append(replace(consumer, axes=_axes(consumer, own), value=value))
-    stages[-1] = replace(stages[-1], name=_free(expression, f"{last.name}_parts"))
+    stages[-1] = replace(stages[-1], name=facts.free_name(expression, f"{last.name}_parts"))
     by = {gap.axis.name: gap.stride for gap in own}
     residues = [iterator(gap.axis.name) % gap.stride for gap in _several(own)]
     whole = tuple(iterator(axis.name) // by.get(axis.name, 1) for axis in last.axes)
@@ -257,8 +253,3 @@ def _conjuncts(condition: Value) -> Iterable[Value]:
     if isinstance(condition, Logic) and condition.op == "and":
         return (*_conjuncts(condition.left), *_conjuncts(condition.right))
     return (condition,)
-
-
-def _free(expression: Expression, name: str) -> str:
-    taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
-    return next(n for n in (f"{name}{i or ''}" for i in range(len(taken) + 1)) if n not in taken)

@@ -60,14 +60,12 @@ def with_kept(expression: Expression) -> Expression:
     for stage in expression.stages:
         for costly in _costly_values(stage):
             groups.setdefault((costly.renamed(), costly.extents), []).append(costly)
-    taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for (value, extents), group in groups.items():
         users = {costly.stage.name: costly.stage for costly in group}
         if len(users) < 2 or len({stage.reduce is None for stage in users.values()}) < 2:
             continue
-        name = next(n for n in (f"kept{i or ''}" for i in range(len(taken) + 1)) if n not in taken)
-        taken.add(name)
-        kept = Stage(name, tuple(Axis(f"k{n}", extent) for n, extent in enumerate(extents)), value)
+        axes = tuple(Axis(f"k{n}", extent) for n, extent in enumerate(extents))
+        kept = Stage(facts.free_name(expression, "kept"), axes, value)
         expression = _with_stage(expression, kept, group)
     return expression
 

@@ -22,7 +22,6 @@ from deepgen.compiler.rules.tiling import (
     block_sizes,
     by_distance,
     lay_along,
-    places_in,
     summed,
     tile,
     tile_consumer,
@@ -269,7 +268,7 @@ def tile_cycles(extent: int, tall: int) -> int:
 def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
     assert vectors.by is not None and isinstance(vectors.by.dot, TileProduct) and vectors.reused_along is not None
     by, along, rows = vectors.by.dot, vectors.axis, vectors.reused_along
-    to, extents = places_in(consumer, sums), {axis.name: axis.extent for axis in sums.axes}
+    to, extents = facts.places_in(consumer, sums), {axis.name: axis.extent for axis in sums.axes}
     counts, columns = row_counts(extents[rows]), extents[along] // by.lanes
     usual_high = min(counts, key=lambda tall: tile_cycles(extents[rows], tall))
     usual_down = 2 if extents[rows] // usual_high % 2 == 0 else 1

@@ -72,7 +72,7 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
 def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     """Estimated cycles per result and step of its sum."""
     lanes = vectors.lanes
-    to = places_in(consumer, sums)
+    to = facts.places_in(consumer, sums)
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
     cycles, usual_rows, usual_vectors, packed = _usual_tile(draft, sums, vectors)
@@ -126,11 +126,6 @@ def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int
     return (*packed, True) if better else (*in_place, False)
 
 
-def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
-    """The consumer's axis for each axis of the sums."""
-    return dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
-
-
 def block_sizes(
     draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: Panels | None
 ) -> dict[str, int]:
@@ -139,7 +134,7 @@ def block_sizes(
     extents = {axis.name: axis.extent for axis in consumer.axes}
     copied = sum(bytes_of(stage) for stage in draft.expression.stages if of_blocks(draft, stage, sums))
     most = prod(extents.values()) * draft.target.l2_bytes // (2 * copied) if copied else None
-    panels = places_in(consumer, sums)[vectors.axis]
+    panels = facts.places_in(consumer, sums)[vectors.axis]
     return usual_blocks(draft.target, extents, tiles, panels, column, own=own, most=most)
 
 

@@ -35,7 +35,6 @@ from deepgen.compiler.schedule.steps import (
     StorageAlign,
     Swizzle,
     Tensorize,
-    Unroll,
     number,
     refused,
 )
@@ -229,7 +228,6 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     Reorder: stages.reorder,
     Fuse: stages.fuse,
     Annotate: stages.annotate,
-    Unroll: stages.unroll,
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,

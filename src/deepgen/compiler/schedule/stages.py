@@ -1,4 +1,4 @@
-"""Implements most steps: split, reorder, fuse, annotate and unroll change the loops of one stage; inline, caches and
+"""Implements most steps: split, reorder, fuse and annotate change the loops of one stage; inline, caches and
 partial reductions add or remove stages."""
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from deepgen.compiler.schedule.steps import (
     RFactor,
     Split,
     Step,
-    Unroll,
     fused_name,
     number,
     refused,
@@ -144,17 +143,6 @@ def annotate(step: Annotate, planned: Planned) -> Planned:
             f"make partial results of it with RFactor, or join threads along {LANES}",
         )
     return _with_kind(planned, loop, step.kind)
-
-
-def unroll(step: Unroll, planned: Planned) -> Planned:
-    copies, most = 1, number(step, step.most)
-    for loop in reversed(planned.loops):
-        copies *= 1 if loop.kind == VECTOR else loop.extent
-        if loop.kind not in (SERIAL, UNROLL, VECTOR) or copies > most:
-            break
-        if loop.kind == SERIAL:
-            planned = _with_kind(planned, loop, UNROLL)
-    return planned
 
 
 def _with_kind(planned: Planned, loop: Loop, kind: str) -> Planned:

@@ -87,15 +87,6 @@ class Annotate:
 
 
 @dataclass(frozen=True)
-class Unroll:
-    """Unroll inner loops of a stage as long as their bodies together have at most this many copies."""
-
-    phrase: ClassVar[str] = "{stage}: up to {most} copies"
-    stage: str
-    most: Number
-
-
-@dataclass(frozen=True)
 class ComputeAt:
     """Compute the part of a stage that one iteration of a consumer's loop needs, inside that loop."""
 
@@ -225,7 +216,7 @@ class Tensorize:
 
 
 Step: TypeAlias = (
-    Split | Reverse | Reorder | Fuse | Annotate | Unroll | ComputeAt | Inline | CacheRead | CacheWrite | SetScope
+    Split | Reverse | Reorder | Fuse | Annotate | ComputeAt | Inline | CacheRead | CacheWrite | SetScope
     | StorageAlign | Layout | RFactor | Pipeline | Swizzle | Tensorize
 )  # fmt: skip
 Schedule: TypeAlias = "tuple[Step, ...]"

@@ -136,7 +136,7 @@ def _stage(stage: Stage, done: Computed) -> Numbers:
     def compute(part: ElementBlock) -> None:
         numbers = _reduced(stage, part, done) if stage.reduced else evaluate(stage.value, part, done)
         if along is not None:
-            numbers = scanned(str(stage.reduce), _broadcast(numbers, part.shape), along, stage.dtype)
+            numbers = scanned(str(stage.reduce), broadcast(numbers, part.shape), along, stage.dtype)
         values[part.slices] = numbers.values
         if error.ndim:
             error[part.slices] = numbers.error
@@ -162,7 +162,7 @@ def _reduced(stage: Stage, part: ElementBlock, done: Computed) -> Numbers:
     dimensions = tuple(range(len(stage.axes), len(stage.axes) + len(stage.reduced)))
     for over in blocks(stage.reduced, max(1, _POINTS // prod(part.shape))):
         points = ElementBlock((*part.axes, *over.axes), (*part.start, *over.start), (*part.stop, *over.stop))
-        reduction.add(_broadcast(evaluate(stage.value, points, done), points.shape), dimensions)
+        reduction.add(broadcast(evaluate(stage.value, points, done), points.shape), dimensions)
     return reduction.finished(prod(axis.extent for axis in stage.reduced))
 
 
@@ -333,7 +333,7 @@ def _viewed(source: Array, indices: tuple[Index, ...], points: ElementBlock) -> 
     return view
 
 
-def _broadcast(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
+def broadcast(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
     error = numbers.error if numbers.exact else np.broadcast_to(numbers.error, shape)
     return Numbers(np.broadcast_to(numbers.values, shape), error)
 

@@ -12,7 +12,7 @@ from deepgen.operators.base import Answer, Array
 from deepgen.operators.expr import rounding
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.index import Index, Iter, Quotient
-from deepgen.operators.expr.interpret import Computed, blocks, evaluate, finite_scale
+from deepgen.operators.expr.interpret import Computed, blocks, broadcast, evaluate, finite_scale
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
 from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, Reducer, scanned
 from deepgen.vocabulary.dtypes import dtype, widen
@@ -65,7 +65,7 @@ class _Demand:
         elif stage.reduced:
             numbers = self._reduced(stage, at)
         else:
-            numbers = _full(evaluate(stage.value, _Scattered(self, at), self.computed), (len(places),))
+            numbers = broadcast(evaluate(stage.value, _Scattered(self, at), self.computed), (len(places),))
         return Numbers(numbers.values, NONE if dtype(stage.dtype).integer else numbers.error), size
 
     @property
@@ -75,7 +75,7 @@ class _Demand:
     def _scan(self, stage: Stage, at: Mapping[str, Array]) -> Numbers:
         count, extent = len(at[str(stage.scan)]), _extent(stage, stage.scan)
         lines = _Scattered(self, {**at, str(stage.scan): np.arange(extent)[None]}, (Axis(str(stage.scan), extent),))
-        terms = _full(evaluate(stage.value, lines, self.computed), (count, extent))
+        terms = broadcast(evaluate(stage.value, lines, self.computed), (count, extent))
         running, which = scanned(str(stage.reduce), terms, 1, stage.dtype), (np.arange(count), at[str(stage.scan)])
         error = running.error if running.exact else running.error[which]
         return Numbers(running.values[which], error)
@@ -85,7 +85,7 @@ class _Demand:
         count, dimensions = len(at[stage.axes[0].name]), tuple(range(1, 1 + len(stage.reduced)))
         for over in blocks(stage.reduced, max(1, _POINTS // count)):
             points = _Scattered(self, _with_ranges(at, over.axes, over.start, over.stop), over.axes)
-            reduction.add(_full(evaluate(stage.value, points, self.computed), (count, *over.shape)), dimensions)
+            reduction.add(broadcast(evaluate(stage.value, points, self.computed), (count, *over.shape)), dimensions)
         return reduction.finished(prod(axis.extent for axis in stage.reduced))
 
     def _sum_of_products(self, product: Contraction, at: Mapping[str, Array]) -> tuple[Numbers, Array | None]:
@@ -99,7 +99,7 @@ class _Demand:
                 (count, *over.shape),
             )
             left, right = (
-                _full(evaluate(one.value, points, self.computed), shape) for one in (product.left, product.right)
+                broadcast(evaluate(one.value, points, self.computed), shape) for one in (product.left, product.right)
             )
             total = total + (left.values * right.values).sum(axis=dimensions)
             if sums.integer:
@@ -162,11 +162,6 @@ def _with_ranges(
         shape[1 + place] = last - first
         ranges[axis.name] = np.arange(first, last).reshape(shape)
     return {**at, **ranges}
-
-
-def _full(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
-    error = numbers.error if numbers.exact else np.broadcast_to(numbers.error, shape)
-    return Numbers(np.broadcast_to(numbers.values, shape), error)
 
 
 def _together(parts: list[Numbers]) -> Numbers:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -19,6 +18,7 @@ from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.guarded import Placement
 from deepgen.targets.riscv import CLASSES, SCALAR, Costs
 from deepgen.toolchains import board
+from deepgen.toolchains.compilers.judge import signal_name
 from deepgen.vocabulary import DeepgenError, Json, Kernel, ScalarArg, Verdict
 
 ANSWERS, COUNTS, REQUEST = "answers", "counts", "request"  # files of a run
@@ -167,7 +167,7 @@ def check(answered: Sequence[Mapping[str, Any]], ran: Ran) -> None:
     if not ran.in_time or ran.code == -_SIGALRM:
         raise Rejected(Verdict.TIMED_OUT, f"did not finish within {ran.seconds:.3g} s")
     if ran.code < 0:
-        raise Rejected(Verdict.CRASHED, _signal(-ran.code))
+        raise Rejected(Verdict.CRASHED, signal_name(-ran.code))
     printed = next((line.strip() for line in ran.log.splitlines() if line.strip()), "")
     if not ran.started:
         raise DeepgenError(f"the program did not start: {printed or f'exit code {ran.code}'}")
@@ -194,13 +194,6 @@ def _check_line(line: Mapping[str, Any]) -> None:
         if str(line["failed"]).startswith("no memory"):
             raise Rejected(Verdict.OUT_OF_MEMORY, str(line["failed"]))
         raise DeepgenError(f"the program failed: {line['failed']}")
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 _GROUPS = {1: "mf8", 2: "mf4", 4: "mf2", 8: "m1", 16: "m2", 32: "m4", 64: "m8"}

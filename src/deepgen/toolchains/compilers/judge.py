@@ -82,7 +82,7 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
         raise failed(name, f"wrote a file of more than {_size(limits.file_bytes)}", log)
     if code < 0:
         # In 12,000 builds by NVRTC there was one such crash, which did not happen again.
-        detail = f"{name} crashed with {_signal_name(-code)}"
+        detail = f"{name} crashed with {signal_name(-code)}"
         raise BuildError(Verdict.BUILD_FAILED, detail, log, transient=True)
     if ended := _ENDED.search(log):
         raise BuildError(
@@ -104,7 +104,7 @@ def _size(size: int) -> str:
     return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.3g} MiB"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.facts import shareable
 from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, LEAST_ROWS, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import STREAMS, result, shareable
+from deepgen.compiler.rules.gpu.threads import STREAMS, result
 from deepgen.compiler.rules.template import Extent, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 
+from deepgen.compiler.costs import Counts
 from deepgen.compiler.rules.draft import Tuned
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.space import Space, Value
@@ -15,14 +16,11 @@ _KEPT = 6  # configs to continue from, one knob at a time
 _SWEEPS = 6
 
 
-def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[str, Value]]]:
-    """The most promising configs with their estimated seconds, the best first."""
+def _likely(sketch: Sketch, counts: Counts, gpu: Gpu) -> tuple[float, dict[str, Value]]:
+    """The most promising config, with its estimated seconds."""
     space, usual = sketch.space, sketch.usual()
-    counts = sketch.counts
     drawn = [usual] if space.contains(usual) else []
     drawn += [dict(config) for config in space.sample(_LOOKED_AT, seed=0)]
-    if counts is None:
-        return [(_apart(config, usual), config) for config in sorted(drawn, key=lambda c: _apart(c, usual))[:count]]
     ranked: dict[object, tuple[float, dict[str, Value]]] = {}
     counted = counts.knobs
     changing = [knob for knob in sketch.knobs if knob.name in counted]
@@ -31,9 +29,9 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
     refused: set[object] = set()
     for _ in range(_SWEEPS):
         ranked |= {key: (counts.seconds(config, gpu), config) for key, config in fresh.items()}
-        best = sorted(ranked.values(), key=lambda one: one[0])[: max(_KEPT, count)]
+        best = sorted(ranked.values(), key=lambda one: one[0])[:_KEPT]
         fresh = {}
-        for near in (near for _, config in best[:_KEPT] for near in _near(config, changing)):
+        for near in (near for _, config in best for near in _near(config, changing)):
             key = _key(near)
             if key not in ranked and key not in fresh and key not in refused:
                 if space.contains(near):
@@ -42,12 +40,12 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
                     refused.add(key)
         if not fresh:
             break
-    return best[:count]
+    return best[0]
 
 
 def default(sketches: Sequence[Sketch], gpu: Gpu) -> tuple[Sketch, dict[str, Value]]:
     """The sketch and the config to use without a search."""
-    counted = [(*likely(sketch, gpu)[0], sketch) for sketch in sketches if sketch.counts is not None]
+    counted = [(*_likely(one, one.counts, gpu), one) for one in sketches if one.counts is not None]
     if not counted:
         return sketches[0], near_usual(sketches[0])
     _, config, sketch = min(counted, key=lambda one: one[0])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.facts import shareable
 from deepgen.compiler.rules.gpu.columns import lacking_threads, teams_suffice, why_no_columns
 from deepgen.compiler.rules.gpu.groups import groups
 from deepgen.compiler.rules.gpu.plan import LEAST_ROWS, WIDEST
 from deepgen.compiler.rules.gpu.rows import in_clusters
-from deepgen.compiler.rules.gpu.threads import shareable
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Gpu
 

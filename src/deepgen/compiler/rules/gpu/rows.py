@@ -8,10 +8,11 @@ from math import prod
 
 from deepgen.compiler.passes.launches import CLUSTERED
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.facts import operands, reused, shareable
 from deepgen.compiler.rules.gpu.columns import why_no_columns
 from deepgen.compiler.rules.gpu.groups import StageGroup, kept_tensors, place_of_rows
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import MOST_TAPS, operands, reused, shareable
+from deepgen.compiler.rules.gpu.threads import MOST_TAPS
 from deepgen.compiler.rules.template import Extent, covered, plus, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads

@@ -234,7 +234,7 @@ def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
 def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
     """The stages with a border of zeros of which a block reads elements more than once."""
     _, plain = inlined(expression, frozenset(lifted))
-    sums = [stage for stage in plain.stages if stage.reduce is not None and threads.shareable(stage)]
+    sums = [stage for stage in plain.stages if stage.reduce is not None and facts.shareable(stage)]
     return frozenset(lifted & {read.tensor for stage in sums for read in reads(stage.value)})
 
 

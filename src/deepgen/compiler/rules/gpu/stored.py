@@ -21,13 +21,6 @@ SPARE = 4096  # bytes of shared memory for alignment
 _BANKS = 16  # bytes of padding between rows that lanes write
 
 
-def axes_of(out: Stage, c: MatrixContraction) -> dict[str, str]:
-    """The axes of the stored stage, by those of the sums."""
-    same = facts.same_places(out, c.stage)
-    assert same is not None, "what is stored has the places of the sums"
-    return dict(zip((a.name for a in c.stage.axes), same, strict=True))
-
-
 def in_runs(
     plan: Plan, c: MatrixContraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
 ) -> None:
@@ -36,7 +29,7 @@ def in_runs(
     If the results have strides between them, a block also stores the elements in between or, if residues are separate
     axes, only one of these.
     """
-    axis_of, name = axes_of(staged, c), out.name
+    axis_of, name = facts.places_in(staged, c.stage), out.name
     placed = place_in(out, reads(out.value)[0])
     assert placed is not None, "it stores what it reads"
     at = dict(zip((a.name for a in staged.axes), placed, strict=True))

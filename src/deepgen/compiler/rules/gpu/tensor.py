@@ -16,7 +16,7 @@ from deepgen.compiler.rules.gpu import operands, tensor_tiles
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, along_columns, along_of, order, packed_name
 from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
-from deepgen.compiler.rules.gpu.stored import axes_of, flat_in_runs, in_runs
+from deepgen.compiler.rules.gpu.stored import flat_in_runs, in_runs
 from deepgen.compiler.rules.gpu.tensor_tiles import tiling
 from deepgen.compiler.rules.template import Extent, covered, least, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
@@ -104,7 +104,7 @@ def _result(
 ) -> None:
     """The loops of the results: blocks, warps, lanes, and the elements of a lane. With `inside`, a block has no other
     loops."""
-    name, axis_of = out.name, axes_of(out, c)
+    name, axis_of = out.name, facts.places_in(out, c.stage)
     level: dict[str, list[str]] = {}
     for axis in (*c.rows, *c.columns):
         level[axis.name] = plan.split(name, axis_of[axis.name], parts[axis.name])

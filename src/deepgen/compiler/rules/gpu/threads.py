@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.facts import operands, reused, shareable
+from deepgen.compiler.rules.facts import operands, shareable
 from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.template import Extent, plus, span, times
@@ -291,12 +291,11 @@ def _sizes(
 
 def _windows(out: Stage, sums: Stage) -> dict[str, int]:
     """How far windows of a single tensor, if it reduces such, move per step along each axis of the result."""
-    read, same = operands(sums), facts.same_places(out, sums)
+    read, places = operands(sums), facts.places_in(out, sums)
     taps = {axis.name for axis in sums.reduced if axis.extent > 1}
-    if len(read) != 1 or sums.scan or same is None:
+    if len(read) != 1 or sums.scan:
         return {}
     moved = [i for i in read[0].indices if i.iterators & taps and len(i.iterators) > 1]
-    places = dict(zip((axis.name for axis in sums.axes), same, strict=True))
     return {places[name]: abs(i.step(name) or 1) for i in moved for name in i.iterators - taps if name in places}
 
 
@@ -368,17 +367,3 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
     plan.deal(name, axes, ("thread.x", threads), ("vector", width))
     return times([size, *sizes])
-
-
-__all__ = [
-    "MOST_TAPS",
-    "STREAMS",
-    "ByThreads",
-    "SharedTiles",
-    "Transposed",
-    "by_threads",
-    "operands",
-    "result",
-    "reused",
-    "shareable",
-]

@@ -34,9 +34,9 @@ _BEYOND = 8  # the share of results beyond the end that a thread may compute
 def why_not(sums: Stage) -> str | None:
     """None if it sums over taps alone: each shifts a read along an axis of the results."""
     taps = {a.name for a in sums.reduced if a.extent > 1}
-    if sums.reduce != "sum" or not taps or not threads.shareable(sums):
+    if sums.reduce != "sum" or not taps or not facts.shareable(sums):
         return "it is not a sum whose neighbours read the same elements"
-    moving = {tap for read in threads.operands(sums) for i in read.indices for tap in _moved(sums, i.iterators) & taps}
+    moving = {tap for read in facts.operands(sums) for i in read.indices for tap in _moved(sums, i.iterators) & taps}
     if moving != taps:
         return "it sums over more than the taps of a filter"
     return None if prod(a.extent for a in sums.reduced) <= _MOST_TAPS else f"there are more than {_MOST_TAPS} taps"
@@ -117,24 +117,22 @@ def by_window(plan: Plan) -> None:
     whole_sums, kept = plan.part.reduction, plan.form.kept
     assert whole_sums is not None
     name = plan.added_up(whole_sums, "register")
-    copied = (read.tensor for read in threads.operands(whole_sums) if read.tensor not in kept)
+    copied = (read.tensor for read in facts.operands(whole_sums) if read.tensor not in kept)
     plan.restructure(*(s.CacheRead(tensor, _window(tensor), "register", (name,)) for tensor in copied))
     out, sums = plan.stage(plan.part.last.name), with_operands(plan.stage(name), whole_sums)
     plan.names += ("window",)
-    same = facts.same_places(out, sums)
-    assert same is not None
-    axis_of = dict(zip((a.name for a in sums.axes), same, strict=True))
+    axis_of = facts.places_in(out, sums)
     moved = {axis_of[a.name] for a in sums.axes if any(len(i.iterators) > 1 and a.name in i.iterators
-             for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
+             for read in facts.operands(sums) for i in read.indices)}  # fmt: skip
     taps_of = {a.name for a in sums.reduced if a.extent > 1}
     shared = {axis_of[a.name] for a in sums.axes if any(i.iterators & taps_of and a.name in i.iterators
-              for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
+              for read in facts.operands(sums) for i in read.indices)}  # fmt: skip
 
     def held(each: Mapping[str, Extent]) -> Extent:
         """The elements that a thread with so many results along each axis has in registers."""
         extents: dict[str, Extent] = {a.name: each.get(axis_of[a.name], 1) for a in sums.axes}
         extents |= {a.name: a.extent for a in sums.reduced}
-        windows = (times(span(i, extents) for i in _undivided(read)) for read in threads.operands(sums))
+        windows = (times(span(i, extents) for i in _undivided(read)) for read in facts.operands(sums))
         return plus([times(each.values()), *windows])
 
     by_threads, inner = _sizes(plan, out, moved, shared, held)
@@ -147,7 +145,7 @@ def by_window(plan: Plan) -> None:
     plan.step(s.Reorder(sums.name, (*taps, *own)))
     plan.annotate(sums.name, "unroll", *taps, *own[:-1])
     plan.annotate(sums.name, "vector", own[-1])
-    for read in threads.operands(sums):
+    for read in facts.operands(sums):
         if read.tensor in kept:
             name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
             plan.step(s.SetScope(name, "register"))
@@ -288,6 +286,3 @@ def _sizes(
 def _fits(extent: int, each: int) -> bool:
     """Whether few of a last thread's elements lie beyond the end."""
     return -(-extent // each) * each - extent <= extent // _BEYOND
-
-
-__all__ = ["RowWindows", "Windows", "in_runs", "serves", "summed_rows", "why_not"]
