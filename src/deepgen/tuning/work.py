@@ -33,9 +33,11 @@ class RecordedPart:
     what: Operator | str
     count: int
     seconds: float
+    also: tuple[Operator, ...] = ()  # other shapes, which one study tunes together with it
 
     def describe(self) -> str:
-        return self.what if isinstance(self.what, str) else self.what.describe()
+        more = f" and {len(self.also)} other shapes" if self.also else ""
+        return self.what if isinstance(self.what, str) else f"{self.what.describe()}{more}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class RecordedWork:
             "operators": [
                 {
                     **({"name": part.what} if isinstance(part.what, str) else {"operator": part.what.to_json()}),
+                    **({"also": [other.to_json() for other in part.also]} if part.also else {}),
                     "describe": part.describe(),
                     "count": part.count,
                     "seconds": part.seconds,
@@ -119,7 +122,7 @@ def _part(row: Mapping[str, Any]) -> RecordedPart:
     count, seconds = row["count"], row["seconds"]
     if type(count) is not int or count < 1 or type(seconds) not in (int, float) or not isfinite(seconds) or seconds < 0:
         raise ValueError(f"count is {count!r:.40} and seconds is {seconds!r:.40}")
-    return RecordedPart(what, count, float(seconds))
+    return RecordedPart(what, count, float(seconds), tuple(map(operators.from_json, row.get("also", ()))))
 
 
 def _arithmetic(operator: Operator) -> str:

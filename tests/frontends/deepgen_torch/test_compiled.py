@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from stand_in import Everything  # noqa: E402
 from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import inductor, routes  # noqa: E402
@@ -225,6 +226,24 @@ def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.Mon
             torch.testing.assert_close(found, x @ weight)
             assert ("extern_kernels.deepgen_mm" in code) == python
             assert ("torch.ops.deepgen.mm.default(" in code) != python
+
+
+def test_functions_that_uncompiled_code_calls_are_not_compiled_themselves() -> None:
+    """After a graph break they were, piece by piece, and gave other results."""
+
+    @torch._dynamo.disable(recursive=False)  # type: ignore[untyped-decorator]
+    def aside(x: Any) -> Any:
+        attended = torch.nn.functional.scaled_dot_product_attention(x, x + 1, x - 1)
+        return torch.nn.functional.layer_norm(attended, (16,), x[0, 0, 0], x[0, 0, 1])
+
+    x = torch.randn(2, 4, 16, 16)
+    with torch.no_grad(), dt.use(Everything(), race=False) as used:
+        want = aside(x)
+        counters.clear()
+        run = torch.compile(lambda x: aside(x) + 1, backend="eager")
+        torch.testing.assert_close([run(x) for _ in range(2)], [want + 1] * 2)
+    assert [met.calls.served for met in used.met] == [3, 3]
+    assert len(counters["graph_break"]) == 1, "of the function that is left out"
 
 
 def test_what_is_compiled_with_one_library_is_not_for_another() -> None:

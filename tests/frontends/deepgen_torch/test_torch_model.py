@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.cli.main import main  # noqa: E402
 from deepgen.frontends.torch import benching, recording, routes  # noqa: E402
 from deepgen.frontends.torch.race import TorchRace  # noqa: E402
+from deepgen.tuning import work  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 
 
@@ -80,6 +82,26 @@ def test_attention_is_one_operator() -> None:
     assert "attention f32 bhsd batch 2, 4 heads, 9, width 16 causal" in met
     assert "attention f32 bhsd batch 2, 4/2 heads, 9x12, width 16 scale=0.5" in met
     assert "attention f32 bhsd batch 2, 4 heads, 9, width 16 bias" in met
+
+
+def test_sizes_that_vary_are_one_operator_of_several_shapes(tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 64), torch.nn.Softmax(-1))
+    with torch.no_grad(), dt.record(dynamic=True) as recorded:
+        for rows in (16, 64, 40, 2048):
+            layers(torch.randn(rows, 64))
+    recorded.save(tmp_path / "work.json")
+    read = work.from_json(json.loads((tmp_path / "work.json").read_text()), "work.json")
+    assert read == recorded.work
+    shapes = {}
+    for part in read.tunable():
+        word, columns = ("M", "N") if isinstance(part.what, dg.Gemm) else ("rows", "cols")
+        sizes = [shape.sizes() for shape in (part.what, *part.also) if not isinstance(shape, str)]
+        assert {each[columns] for each in sizes} == {sizes[0][columns]}
+        shapes[part.count, sizes[0][columns], word] = sorted(each[word] for each in sizes)
+    assert {key for key in shapes if key[0] == 1} == {(1, 96, "M"), (1, 64, "M"), (1, 64, "rows")}, "2048 is far away"
+    for key in ((3, 96, "M"), (3, 64, "M"), (3, 64, "rows")):
+        least, *between, most = shapes[key]
+        assert (least, most) == (16, 64) and 1 <= len(between) <= 2, "one was drawn"
 
 
 def test_a_recording_is_read_after_its_end() -> None:

@@ -142,7 +142,8 @@ def _from_work(
     for part in work.tunable():
         assert isinstance(part.what, Operator), "the other operators cannot be tuned"
         try:
-            wanted += _placed([Request(operator=part.what, target=target, policy=policy, **chosen)], options)
+            one = Request(operator=part.what, also=part.also, target=target, policy=policy, **chosen)
+            wanted += _placed([one], options)
             generator_of(wanted[-1])
         except BadInput as error:
             wanted = [request for request in wanted if request.operator != part.what]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -53,12 +54,15 @@ def loaded() -> bool:
     return "torch._dynamo" in sys.modules
 
 
+@cache
 def load() -> None:
     """Import the compiler. It looks up torch's functions by name, so they must be in place during the import."""
     import torch._dynamo.trace_rules
     import torch._inductor.lowering
 
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
+    # After a graph break our functions are called from plain Python, and would be compiled themselves.
+    torch._dynamo.trace_rules.add("deepgen")
 
 
 def enter(router: Router) -> Callable[[], None]:

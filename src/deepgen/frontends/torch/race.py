@@ -345,12 +345,18 @@ def _order(tensors: Sequence[Any]) -> Any:
 
 
 def _similar(one: Operator, other: Operator) -> bool:
-    if type(one) is not type(other) or not 0 < distance(one, other) < _SIMILAR:
-        return False
+    return len(differing(one, other)) == 1 and distance(one, other) < _SIMILAR
+
+
+def differing(one: Operator, other: Operator) -> list[str]:
+    """The sizes in which two shapes of an operator differ; none if they differ otherwise, or in a length of rows."""
+    if type(one) is not type(other):
+        return []
     sizes, others = one.sizes(), other.sizes()
     differ = [name for name in sizes if sizes[name] != others.get(name)]
     rows = " ".join(str(param.shape[-1]) for param in one.signature().tensors if param.shape)
-    return len(differ) == 1 and not re.search(rf"\b{differ[0]}\b", rows) and is_resized(one, other)
+    inside = any(re.search(rf"\b{name}\b", rows) for name in differ)
+    return [] if inside or not is_resized(one, other) else differ
 
 
 class Looks:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import exp, log
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepgen.frontends.torch.calls import ATEN, rms_norm
+from deepgen.frontends.torch.race import differing
+from deepgen.libraries.predict import FAR, distance
 from deepgen.operators import Operator
 from deepgen.tuning.work import RecordedPart, RecordedWork, ordered
 from deepgen.vocabulary import DeepgenError
@@ -48,15 +52,49 @@ class Recording:
 
 
 @contextmanager
-def record() -> Iterator[Recording]:
+def record(*, dynamic: bool = False) -> Iterator[Recording]:
     """Record the operators that run in the block on this thread, forward and backward, but not compiled code.
 
     Each operator is timed on its own. Run the model once before, so that first-call costs are not recorded.
+    `dynamic`: the model is run with several sizes in the block, such as batches or numbers of tokens. Shapes of an
+    operator that differ in these become one, for which a single kernel is tuned.
     """
     recording, recorder = Recording(), _Recorder()
     with _Whole(recorder), recorder:
         yield recording
-    recording.end(recorder.work())
+    work = recorder.work()
+    recording.end(joined(work) if dynamic else work)
+
+
+def joined(work: RecordedWork) -> RecordedWork:
+    """Shapes of an operator that differ by at most three octaves, in sizes that are no lengths of rows, as one part."""
+    parts: list[RecordedPart] = []
+    left = [*work.parts]  # the longest first
+    while left:
+        first = left.pop(0)
+        same = [part for part in left if _joins(first, part)]
+        left = [part for part in left if part not in same]
+        also = _spread(first.what, [part.what for part in same]) if isinstance(first.what, Operator) else ()
+        count, seconds = (sum(getattr(part, name) for part in (first, *same)) for name in ("count", "seconds"))
+        parts.append(RecordedPart(first.what, count, seconds, also))
+    return ordered(work.target, parts)
+
+
+def _joins(one: RecordedPart, other: RecordedPart) -> bool:
+    if isinstance(one.what, str) or isinstance(other.what, str) or not differing(one.what, other.what):
+        return False
+    return distance(one.what, other.what) <= FAR
+
+
+def _spread(first: Operator, others: Sequence[Any]) -> tuple[Operator, ...]:
+    """The smallest and the largest of several shapes, beside the first, and one that is drawn between them."""
+    every = sorted((first, *others), key=lambda one: one.least_bytes())
+    ends = dict.fromkeys(one for one in (every[0], every[-1]) if one != first)
+    low, high = every[0].sizes(), every[-1].sizes()
+    chance = Random(first.slug())
+    drawn = {name: round(exp(chance.uniform(log(low[name] or 1), log(high[name] or 1)))) for name in low}
+    between = first.resized({name: n if low[name] != high[name] else low[name] for name, n in drawn.items()}, {}, {})
+    return (*ends, between) if others and between not in every else tuple(ends)
 
 
 class _Whole(TorchFunctionMode):  # type: ignore[misc]
