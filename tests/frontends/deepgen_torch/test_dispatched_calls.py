@@ -119,3 +119,12 @@ def test_torchs_own_samples_are_as_without_a_library() -> None:
     words = [sys.executable, str(Path(__file__).with_name("opinfo.py")), "--seed", "1", "--samples", "1"]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and run.stdout.count("as torch") >= 4 * 8, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_layer() -> None:
+    """Started by torchrun, on loopback: each has a library of its own in use."""
+    script = str(Path(__file__).with_name("tensor_parallel.py"))
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    run = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and run.stdout.count("as one process") == 2, run.stdout + run.stderr

@@ -18,7 +18,7 @@ from stand_in import Everything  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import race, routes  # noqa: E402
 from deepgen.operators import gemm, softmax  # noqa: E402
-from deepgen.vocabulary import BadInput  # noqa: E402
+from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 from deepgen.vocabulary.measurement import Properties  # noqa: E402
 
 F = torch.nn.functional
@@ -486,6 +486,23 @@ def test_attention_reads_caches_and_has_torchs_layout() -> None:
             for result in results:
                 assert result.stride() == want.stride()
                 torch.testing.assert_close(result, want)
+
+
+def test_a_kernel_that_fails_in_python_is_given_up_with_one_warning() -> None:
+    x, weight = random(6, 40), random(40)
+    with torch.no_grad(), dt.use(Everything(), race=False) as used:
+        want = F.rms_norm(x, (40,), weight, 1e-5)
+        [route] = [one for one in used._router._routes.values() if one is not None]
+
+        def fails(at: Any, stream: int) -> None:
+            raise DeepgenError("no memory")
+
+        for thread in route._fires:
+            route._fires[thread] = fails
+        with pytest.warns(RuntimeWarning, match="a kernel failed, and torch serves such calls .* no memory") as said:
+            for _ in range(3):
+                torch.testing.assert_close(F.rms_norm(x, (40,), weight, 1e-5), want)
+        assert len(said) == 1 and used.met[0].calls.served == 1
 
 
 def test_a_growing_cache_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:

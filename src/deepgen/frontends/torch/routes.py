@@ -5,6 +5,7 @@ A kind is what a kernel depends on: the shapes, strides, dtypes and devices of a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,7 @@ class Route:
     """
 
     __slots__ = (
-        "_device", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
+        "_device", "_failed", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
         "captured", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
     )  # fmt: skip
 
@@ -97,20 +98,33 @@ class Route:
         self.make = torch_maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
+        self._failed = False
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
         """The result of a call, in `out` if given; None if a tensor does not satisfy the kernel's requirements."""
+        if self._failed:
+            return None
         stream = _stream(self._device) if self.on_gpu else 0
         fire = self._fires.get(self._place(stream))
         try:
             result = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
         except (RuntimeError, BadInput):  # a tensor without its own memory, such as those of vmap, or a slice
             result = None
+        except DeepgenError as error:
+            result = None
+            self._give_up(error)
         if result is None:
             self.calls.refused += 1
         else:
             self.calls.in_python += 1
         return result
+
+    def _give_up(self, error: Exception) -> None:
+        """A kernel that fails serves no more, and says so once."""
+        if not self._failed:
+            warnings.warn(f"a kernel failed, and torch serves such calls from now on: {error}", RuntimeWarning, 3)
+        self._failed = True
+        self._fires.clear()
 
     def ready(self, args: tuple[Any, ...] | None = None) -> Fire | None:
         """The function that runs calls on this thread. With `args`, a first call with these is made if needed."""
@@ -173,6 +187,9 @@ class Route:
             except BadInput:  # `out` overlaps an input
                 calls.refused += 1
                 return None
+            except (RuntimeError, DeepgenError) as error:
+                calls.refused += 1
+                return self._give_up(error)
             calls.in_python += 1
             return out
 
@@ -333,7 +350,8 @@ class Router:
         self.has_kernels = True
         if lost := choice.entry.properties.loses():
             return f"the kernel does not handle {' and '.join(lost)} as torch does"
-        if untried := choice.entry.properties.untried(_kept_by_torch(asked.operator)):
+        special = (NAN, INF) if "special" in asked.operator.probes() else asked.operator.float_probes()
+        if untried := choice.entry.properties.untried(special):
             return f"the kernel was not tested with {' and '.join(untried)}: run `deepgen retest` and add it again"
         theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
         gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
@@ -376,11 +394,6 @@ class Router:
             with suppress(DeepgenError):
                 self._targets[name] = None if kind is None else targets.resolve(kind)
         return self._targets[name]
-
-
-def _kept_by_torch(operator: Operator) -> tuple[str, ...]:
-    """The special values that a kernel must have been tested with."""
-    return (NAN, INF) if "special" in operator.probes() else operator.float_probes()
 
 
 # Twenty times faster than the public function. A torch without GPU support lacks it.
