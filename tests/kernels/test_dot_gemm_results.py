@@ -57,9 +57,10 @@ def test_sampled_configs_are_right_on_all_sizes(seed: int, of: Callable[..., Gem
     ("signs", "swap"), [(("i8", "i8"), False), (("i8", "i8"), True), (("u8", "i8"), False), (("i8", "u8"), False)]
 )
 def test_every_pair_of_signs_is_right(signs: tuple[str, str], swap: bool) -> None:
-    operator = integers(37, 150 if swap else 70, 130, *signs, layout="nt")
+    operator = integers(*((13, 150, 230) if swap else (37, 70, 130)), *signs, layout="nt")
     config = {**FAMILY.default(operator, TARGET), "KC": 128}
-    assert config["SWAP"] == swap, "a B that is much larger is the left operand"
+    assert config["SWAP"] == swap, "a B that is much larger, also than C, is the left operand"
+    assert not FAMILY.default(replace(operator, k=64), TARGET)["SWAP"]
     assert runs(operator, config).wrong(operator) == ""
 
 
@@ -94,6 +95,8 @@ def test_what_follows_the_product_is_right(operator: Gemm) -> None:
 def test_few_rows_without_packing_are_right(of: Callable[..., Gemm], layout: str, kind: str) -> None:
     operator = of(8, 70, 300, layout=layout)
     assert FAMILY.default(operator, TARGET)["KIND"] == kind
+    if of is integers and kind == "rows":  # which add the lanes of each sum in the end
+        assert FAMILY.default(replace(operator, k=200), TARGET)["KIND"] == "panels"
     kernel = runs(operator, FAMILY.default(operator, TARGET))
     for m, n, k in ((8, 70, 300), *SIZES, (300, 20, 33)):  # also more rows than a block has
         assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""

@@ -3,21 +3,11 @@
 // A call opens a round, works on it itself, and closes it again. Helpers that are awake in time join the round; the
 // call waits only for those that joined. So a helper that sleeps or is late costs nothing, provided that the work is
 // drawn piece by piece from a shared counter.
-#include <linux/futex.h>
-#include <pthread.h>
-#include <sched.h>
+//
+// It is the same in all kernels, and takes a fifth of a small one's compile time. So a toolchain may compile this file
+// alone, once, with POOL_ALONE, and link it to kernels that are compiled with POOL_APART.
 #include <stdatomic.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define POOL_MAX_HELPERS 254
-#define POOL_SPINS 3000  // of the pause instruction before a helper sleeps: about a tenth of a millisecond
-
-// The state of the pool in one word, which is also the futex that helpers sleep on.
-#define POOL_JOINED 0xffu  // how many helpers joined this round
-#define POOL_OPEN 0x100u   // helpers may join
-#define POOL_ROUND 0x200u  // one round more
 
 typedef struct {
     long from, size;
@@ -31,15 +21,42 @@ static inline pool_range pool_part(long size, long unit, long parts, long t) {
     return (pool_range){from, to > from ? to - from : 0};
 }
 
+typedef void (*pool_work)(void *job, int thread);
+
+#if defined(POOL_APART) || defined(POOL_ALONE)
+#define POOL_ENTRY __attribute__((visibility("hidden")))
+#else
+#define POOL_ENTRY static
+#endif
+
 // One turn of waiting for another thread: a short while it is surely at work, then it may need this core.
-static inline void pool_wait(int spins) {
+POOL_ENTRY void pool_wait(int spins);
+
+// Calls work(job, thread) on the calling thread and on up to threads - 1 others, which are numbered from 0 on as they
+// join. Returns when all are done.
+POOL_ENTRY void pool_run(int threads, pool_work work, void *job);
+
+#ifndef POOL_APART
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define POOL_MAX_HELPERS 254
+#define POOL_SPINS 3000  // of the pause instruction before a helper sleeps: about a tenth of a millisecond
+
+// The state of the pool in one word, which is also the futex that helpers sleep on.
+#define POOL_JOINED 0xffu  // how many helpers joined this round
+#define POOL_OPEN 0x100u   // helpers may join
+#define POOL_ROUND 0x200u  // one round more
+
+POOL_ENTRY void pool_wait(int spins) {
     if (spins < POOL_SPINS)
         __builtin_ia32_pause();
     else
         sched_yield();
 }
-
-typedef void (*pool_work)(void *job, int thread);
 
 static struct {
     _Alignas(64) _Atomic uint32_t state;
@@ -112,9 +129,7 @@ static void pool_open(uint32_t limit) {
     if (atomic_load(&pool.sleeping)) syscall(SYS_futex, &pool.state, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
 }
 
-// Calls work(job, thread) on the calling thread and on up to threads - 1 others, which are numbered from 0 on as they
-// join. Returns when all are done.
-static void pool_run(int threads, pool_work work, void *job) {
+POOL_ENTRY void pool_run(int threads, pool_work work, void *job) {
     if (threads <= 1) {
         work(job, 0);
         return;
@@ -155,3 +170,4 @@ __attribute__((destructor)) static void pool_stop(void) {
     pool_open(POOL_MAX_HELPERS);
     for (uint32_t i = 0; i < pool.helpers; i++) pthread_join(pool.helper[i], 0);
 }
+#endif

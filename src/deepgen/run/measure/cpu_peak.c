@@ -2,6 +2,9 @@
 //
 // -DREAL=float or double. Each function runs on the calling thread and gives the seconds it took; the caller runs one
 // on each core at the same time.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdint.h>
 #include <time.h>
 
@@ -21,7 +24,6 @@
 #define MADD(type) __asm__ volatile("vfmadd231p" type " %2, %1, %0" : "+v"(*sum) : "v"(x), "v"(y))
 #define MADD_FLOAT MADD("s")
 #define MADD_DOUBLE MADD("d")
-#define FLUSH(line) __builtin_ia32_clflush(line)
 #define FLUSHED() __builtin_ia32_mfence()
 #elif defined(__aarch64__)
 #define BYTES 16
@@ -29,7 +31,6 @@
 #define MADD(type) __asm__ volatile("fmla %0." type ", %1." type ", %2." type : "+w"(*sum) : "w"(x), "w"(y))
 #define MADD_FLOAT MADD("4s")
 #define MADD_DOUBLE MADD("2d")
-#define FLUSH(line) __asm__ volatile("dc civac, %0" ::"r"(line) : "memory")
 #define FLUSHED() __asm__ volatile("dsb sy" ::: "memory")
 #endif
 typedef REAL vec __attribute__((vector_size(BYTES)));
@@ -65,12 +66,26 @@ double deepgen_peak_compute(int64_t iterations, const char *numbers) {
     return now() - started;
 }
 
+// Throws lines out of all caches.
+static void flush(const char *at, const char *end) {
+#if defined(__x86_64__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 23 & 1)) {  // unordered: several times as fast
+        for (; at < end; at += 64) __asm__ volatile("clflushopt %0" : "+m"(*(volatile char *)at));
+    } else {
+        for (; at < end; at += 64) __builtin_ia32_clflush(at);
+    }
+#else
+    for (; at < end; at += 64) __asm__ volatile("dc civac, %0" ::"r"(at) : "memory");
+#endif
+    FLUSHED();
+}
+
 // Reads a buffer in so many streams at once, asking for lines `ahead` bytes before their turn, after all of it was
 // thrown out of all caches. One stream does not keep enough lines on their way to use all of the bandwidth.
 double deepgen_peak_read(const char *from, int64_t bytes, int64_t streams, int64_t ahead) {
     typedef int64_t half __attribute__((vector_size(32), aligned(1), may_alias));
-    for (int64_t i = 0; i < bytes; i += 64) FLUSH(from + i);
-    FLUSHED();
+    flush(from, from + bytes);
     half low = {0}, high = {0};
     const int64_t part = bytes / streams / 64 * 64;
     double started = now();

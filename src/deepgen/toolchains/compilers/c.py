@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from deepgen.targets import Target
 from deepgen.toolchains import elf, process
 from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import judge
-from deepgen.toolchains.compilers.compiled_once import short_header
+from deepgen.toolchains.compilers.compiled_once import linked_parts, short_header
 from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
@@ -95,16 +96,19 @@ class CCompiler:
             raise BadInput(f"{self.path} cannot build kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
-        header: tuple[str, ...] = ()
+        once: tuple[str, ...] = ()
         if self.family == "gcc" and self.machine == "x86_64":
             flags = (*self._flags(target.instruction_sets), "-fPIC")
-            header = short_header(self.command, self.identity, flags, kernel, limits, group)
+            of = self.command, self.identity, flags, kernel, limits, group
+            with ThreadPoolExecutor(1) as beside:  # the first kernel waits for both
+                parts = beside.submit(linked_parts, *of) if "-S" not in kind else None
+                once = (*short_header(*of), *(parts.result() if parts else ()))
         try:
-            return run_judged(self.name, (*argv, *header), folder, limits, group, self._env(folder))
+            return run_judged(self.name, (*argv, *once), folder, limits, group, self._env(folder))
         except BuildError as error:
-            if not header or not error.lasting:
+            if not once or not error.lasting:
                 raise
-            # Most likely the kernel's own fault; this gives the compiler's message for the full header.
+            # Most likely the kernel's own fault; this gives the compiler's message for all of its sources.
             return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:

@@ -1,4 +1,5 @@
-"""Built once and cached: a trimmed x86 intrinsics header (gcc takes 0.3 s to read the full one), and zig's libc."""
+"""Built once and cached: a trimmed x86 intrinsics header (gcc takes 0.3 s to read the full one), parts of many kernels,
+and zig's libc."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import fcntl
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -56,7 +57,7 @@ def short_header(
     needs = [_needs(source.text) for source in kernel.sources]
     words = sorted(set().union(*(words for words, _ in needs)))
     library = any(library for _, library in needs)
-    kept = _place(identity, [*command[1:], *flags, *own, *words, f"library {library}"])
+    kept = _place(identity, [*command[1:], *flags, *own, *words, f"library {library}"], _FILE)
     if kept is None:
         return ()
     if not kept.is_file():
@@ -81,9 +82,9 @@ def _includes_it(kernel: Kernel) -> bool:
     return wanted and not any(_COMES_FIRST.search(source.text) for source in kernel.sources)
 
 
-def _place(identity: str, flags: Sequence[str]) -> Path | None:
+def _place(identity: str, flags: Sequence[str], file: str) -> Path | None:
     try:
-        return default_cache_folder() / "headers" / digest([identity, *flags], 16) / _FILE
+        return default_cache_folder() / "headers" / digest([identity, *flags], 16) / file
     except BadInput:  # no folder for it
         return None
 
@@ -91,10 +92,7 @@ def _place(identity: str, flags: Sequence[str]) -> Path | None:
 def _shorten(
     command: Sequence[str], kept: Path, words: Sequence[str], library: bool, limits: BuildLimits, group: Group
 ) -> None:
-    """Create the header atomically, as others may do so at the same time."""
-    kept.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=kept.parent.parent, prefix=".new-"))
-    try:
+    with _new_folder(kept) as work:
         (work / "all.c").write_text(f"{_BEGINS}#include <immintrin.h>\n")
         only = ("-E", "-P", "-dD", f"-D{_LIBRARY}", "all.c", "-o", "all.i")
         run_judged("gcc", [*command, *only], work, limits, group)
@@ -104,6 +102,15 @@ def _shorten(
         (work / _FILE).write_text(f"#pragma GCC system_header\n{shorter}{rest}", encoding="utf-8")
         for file in ("all.c", "all.i"):
             (work / file).unlink()
+
+
+@contextlib.contextmanager
+def _new_folder(kept: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of the kept file's atomically, as others may make it at the same time."""
+    kept.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=kept.parent.parent, prefix=".new-"))
+    try:
+        yield work
         with contextlib.suppress(OSError):  # another process was faster
             work.rename(kept.parent)
     finally:
@@ -139,6 +146,47 @@ def needed_of(text: str, words: Iterable[str]) -> str:
     while (emptied := _EMPTY.sub(r"\1", short)) != short:
         short = emptied
     return short
+
+
+# A header that can also be compiled alone, with NAME_ALONE, and linked to kernels that are compiled with NAME_APART.
+_APART = re.compile(r"^#ifndef (\w+)_APART$", re.MULTILINE)
+_OBJECT = "part.o"
+_NO_PLUGIN = "-fno-use-linker-plugin"  # only needed to optimise while linking; starting it takes 5 ms
+
+
+def linked_parts(
+    command: Sequence[str], identity: str, flags: Sequence[str], kernel: Kernel, limits: BuildLimits, group: Group
+) -> tuple[str, ...]:
+    """Flags that make gcc link the compiled parts that a kernel shares with others, instead of compiling them again.
+
+    Empty if a kernel has none, or if they cannot be stored.
+    """
+    own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
+    linked: tuple[str, ...] = ()
+    for source in kernel.sources:
+        name = _apart(source.text)
+        kept = None if name is None else _place(identity, [*command[1:], *flags, *own, source.text], _OBJECT)
+        if name is None or kept is None:
+            continue
+        if not kept.is_file():
+            only = ("-O1", f"-D{name}_ALONE", "-x", "c", "-c", "part.h", "-o", _OBJECT)
+            with contextlib.suppress(OSError, BuildError):  # then kernels are compiled as a whole
+                _keep_object([*command, *flags, *own, *only], kept, source.text, limits, group)
+        linked += (f"-D{name}_APART", str(kept)) if kept.is_file() else ()
+    return (*linked, _NO_PLUGIN) if linked else ()
+
+
+@lru_cache(maxsize=256)
+def _apart(text: str) -> str | None:
+    match = _APART.search(text)
+    return match[1] if match else None
+
+
+def _keep_object(argv: Sequence[str], kept: Path, text: str, limits: BuildLimits, group: Group) -> None:
+    with _new_folder(kept) as work:
+        (work / "part.h").write_text(text, encoding="utf-8")
+        run_judged("gcc", argv, work, limits, group)
+        (work / "part.h").unlink()
 
 
 _SECONDS = 900  # limit; on an otherwise idle core it takes a minute

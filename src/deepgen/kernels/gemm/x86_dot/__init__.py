@@ -47,6 +47,7 @@ _BLOCK_K = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used too little to keep it after packing
 _FEW_TO_SHUFFLE = 12  # the same if reading it unpacked takes shuffles for each panel of the other,
 _FEW_TO_CONVERT = 8  # or conversions of both operands
+_FEW_TO_ADD = 8  # or additions of the lanes of each sum of 8-bit products, which are done sooner than others
 _GROUPS = (4, 2, 1, 1)  # elements along K that one instruction adds up, by the macro INPUT
 _WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing about this many
 _BYTES_WORTH_A_THREAD = 4 << 20  # read from memory: one core alone does not use all of its bandwidth
@@ -150,7 +151,7 @@ class DotGemm:
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
         if transposed:
             config |= _default_transposed(gemm, cpu)
-        elif "rows" in kinds and left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW):
+        elif "rows" in kinds and _are_few_rows(gemm, left):
             config |= {"WIDEN": _widenings(gemm)[0], **_default_rows(left)}
         elif "direct" in kinds and left <= (_FEW if widen else _FEW_TO_SHUFFLE):
             config |= _default_direct(gemm, left, right, widen)
@@ -248,9 +249,17 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
 def _is_quicker_transposed(gemm: Gemm, cpu: X86) -> bool:
     """Whether both operands are contiguous along K, and transposing A and C is faster than transposing the much larger
     B."""
-    fewest, most = {"f16": (_FEW_TO_CONVERT, 2 * _FEW), "bf16": (0, 0)}.get(gemm.a, (_FEW, 4 * _FEW))
+    fewest, most = {"f16": (_FEW_TO_CONVERT, 2 * _FEW), "bf16": (0, 0)}.get(gemm.a, (_FEW_TO_ADD, 4 * _FEW))
     fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.n >= 4 * gemm.m
-    return fits and fewest < gemm.m <= most
+    # Transposing C has a cost too, and its elements have 4 bytes: B must be four times as large as it.
+    return fits and fewest < gemm.m <= most and (gemm.dtypes[0].bytes > 1 or gemm.k >= 4 * 4 * gemm.m)
+
+
+def _are_few_rows(gemm: Gemm, left: int) -> bool:
+    """Whether sums along K pay: the lanes of each are added at the end, which takes as long as some of its products."""
+    if gemm.dtypes[0].bytes > 1:
+        return left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW)
+    return left <= _FEW_TO_ADD and gemm.k >= _FEW * left
 
 
 def _default_transposed(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
@@ -284,7 +293,8 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
     depths = covering(_BLOCK_K, gemm.k)
     fitting = _fitting_columns(gemm, cpu, widen)
     config: dict[str, Any] = {"KIND": "panels"} if widen else {"KIND": "panels", "PACK_LEFT": False}
-    if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
+    if left <= _FEW and (element > 1 or gemm.layout != "nt"):
+        # The right operand comes from memory: a block of it is packed into L1 and used there.
         config |= {
             "MC": 64,
             "NC": nearest(fitting, 512),
