@@ -15,7 +15,7 @@ demo: $(VENV)/core
 	$(BIN)/deepgen tune examples/kernels/distances.py --time-budget 30s --keep-top 4
 	@$(BIN)/deepgen report last -o deepgen-studies/demo.html 2>/dev/null || { \
 	$(BIN)/deepgen report last --markdown -o deepgen-studies/demo.md && \
-	echo "report written to deepgen-studies/demo.md; a page with charts needs the extra view"; }
+	echo "A page with charts needs the extra view: $(BIN)/pip install -e '.[view]'"; }
 
 # Both parts run whatever the first one finds; the exit code is the worse of the two.
 test: $(VENV)/dev

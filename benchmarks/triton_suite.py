@@ -9,6 +9,7 @@ counted and the next one runs. Nothing is written into the checkout.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -184,6 +185,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=60, help="seconds of processor time for a case")
     parser.add_argument("--fewest", type=int, default=1, help="causes with fewer cases are left out of the table")
+    parser.add_argument(
+        "--assume", metavar="MODULE:FUNCTION", action="append", default=[],
+        help="a function of the checkout that is to answer yes, such as test.utils:supports_bfloat16 in Liger-Kernel",
+    )  # fmt: skip
     parser.add_argument("--only", default="", help="a pattern that a case's name has")
     parser.add_argument("--output", type=Path, help="a JSON of all cases")
     args = parser.parse_args()
@@ -194,6 +199,10 @@ def main() -> int:
     checkout = args.checkout.resolve()
     tests = args.tests or [path for path in TESTS if (checkout / path).exists()]
     os.chdir(checkout)
+    sys.path.insert(0, str(checkout))
+    for assumed in args.assume:
+        module, _, function = assumed.partition(":")
+        setattr(importlib.import_module(module), function, lambda: True)
     drawn = OneByOne(args.cases, args.seed, args.limit, args.only)
     options = ["-q", "--continue-on-collection-errors", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
     if (checkout / "python/conftest.py").exists():

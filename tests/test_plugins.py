@@ -77,7 +77,7 @@ def doctor(folder: Path, *paths: Path) -> set[tuple[str, str]]:
     return {(row["kind"], row["name"]) for row in json.loads(done.stdout)["plugins"] if row["problem"] is None}
 
 
-OURS = {("kind of target", "vta"), ("generator", "vta"), ("runner", "vta"), ("toolchain", "vta")}
+OURS = {("kind of target", "vta"), ("kernel family", "vta"), ("runner", "vta"), ("toolchain", "vta")}
 
 
 def copied(folder: Path) -> Path:

@@ -25,7 +25,7 @@ _KERNELS = "deepgen.kernels"
 # Among families of the same rank whose times cannot be compared, earlier ones are preferred. Plug-ins come last.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
-    "generator",
+    "kernel family",
     {
         "x86_gemm": f"{_KERNELS}.gemm.x86_gemm:X86Gemm",
         "x86_gemm_constant_b": f"{_KERNELS}.gemm.x86_gemm:X86GemmConstant",

@@ -37,7 +37,9 @@ def test_facts_are_plain_json_and_agree_with_the_summary(sim: Study) -> None:
     shown = {row["trial"]: row for row in trials.unpacked(facts["trials"])}[facts["winner"]["trial"]]
     assert shown["timed"] == "finals", "one time for the winner in all charts"
     assert shown["time"] == pytest.approx(facts["winner"]["seconds"] * facts["unit"]["scale"], rel=1e-4)
+    assert f"datum.trial === {facts['winner']['trial']}" in str(knob_charts.parallel(facts).to_dict(validate=False))
     assert {"compiler", "numpy", "python"} <= facts["versions"].keys()
+    assert not any("[" in value for value in facts["versions"].values()), "words, not Python's lists"
     assert "search" in facts["time"]["phases"], "shorter ones are left out"
     began = next(row for row in facts["finalists"] if row["default"])
     assert facts["ratios"][0]["seconds"] == began["seconds"], "the default has a time, too"

@@ -45,6 +45,8 @@ class Opened:
 CHARTS_OUTSIDE = """[...document.querySelectorAll("figure svg")].filter(
     (one) => one.getBoundingClientRect().right > one.closest("figure").getBoundingClientRect().right + 1).length"""
 
+WIDEST_CHART = """Math.max(...[...document.querySelectorAll("figure svg")].map((one) => one.clientWidth))"""
+
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Any:
@@ -71,12 +73,14 @@ def opened(browser: Any, tmp_path: Path) -> Any:
             page.emulate_media(media="print")  # on paper that is narrower than the window was
             page.set_viewport_size({"width": 500, "height": 900})
             assert page.evaluate(CHARTS_OUTSIDE) == 0
-            page.reload()  # charts drawn for paper are not inverted there
-            assert page.locator("[data-drawn=yes]").first.get_attribute("data-tone") == "light"
             page.emulate_media(media="screen")
+            page.set_viewport_size({"width": WIDTHS[0], "height": 900})
             page.reload()
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        page.wait_for_function(ALL_DRAWN)
+        for event in ("beforeprint", "afterprint"):
+            page.evaluate(f"dispatchEvent(new Event('{event}'))")
+            page.wait_for_function(ALL_DRAWN)
+            assert (page.evaluate(WIDEST_CHART) < 710) == (event == "beforeprint"), "paper is narrower"
+            assert event == "afterprint" or not page.locator("[data-tone=dark]").count(), "paper is white"
         assert page.locator("[data-drawn=failed]").count() == 0
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})

@@ -125,6 +125,8 @@ def test_what_else_a_user_should_know() -> None:
     assert said == "the winner supports its tuned shape only: it was wrong at gemm f32 nn 16x31x8: C[0, 0] is 2"
     [said] = doubts(finals(baselines_lost=[{"name": "torch", "verdict": "crashed", "detail": "signal 11"}]))
     assert said == "torch crashed: signal 11; not compared"
+    [said] = doubts(finals(baselines_lost=[{"name": "mkl", "verdict": "refused", "detail": "MKL is not installed"}]))
+    assert said == "mkl: MKL is not installed; not compared"
     [said] = doubts(None)
     assert said.startswith("no finals were run")
 

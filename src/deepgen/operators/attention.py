@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from deepgen.operators.base import REFERENCE_ROWS, Array, ReferenceApart, Tolerance, Work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ANY, INPUT, ROWS, Param, Signature, Solved, TensorFacts
-from deepgen.operators.words import Word, plain
+from deepgen.operators.words import Word, listed, plain
 from deepgen.vocabulary.dtypes import DType, our_name
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
@@ -306,9 +306,7 @@ class Attention(ReferenceApart):
             **{word: words.pop(word) for word in _SIZES if words.get(word) is not None},
         }
         if missing := [word for word in ("B", "H", "SQ", "SK", "D") if word not in sizes]:
-            raise BadInput(
-                f"attention needs a value for {' and '.join(missing)}", allowed="B, H, D, and S or SQ and SK"
-            )
+            raise BadInput(f"attention needs a value for {listed(missing)}", allowed="B, H, D, and S or SQ and SK")
         defaults = {"HK": sizes["H"], "DV": sizes["D"]}
         own = {field: plain({**defaults, **sizes}[word]) for word, field in _SIZES.items()}
         own |= {"pool": plain(words.pop("POOL", None) or 0)}

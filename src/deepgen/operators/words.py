@@ -82,8 +82,8 @@ class Word:
         size = f"must be an integer of at least {self.least}{each}"
         return {"size": size, "number": "a number", "flag": "true or false"}.get(self.kind, "a text")
 
-    def example(self) -> str:
-        return f"{self.name}={self.choices[0] if self.choices else self.default or 1024}"
+    def example(self, size: int = 1024) -> str:
+        return f"{self.name}={self.choices[0] if self.choices else self.default or (3 if self.sides else size)}"
 
     def _fits(self, value: Any) -> bool:
         if self.kind == "flag":
@@ -121,7 +121,7 @@ def words_of(operator: type[Any]) -> Mapping[str, Word]:
 def usage(name: str, words: Iterable[Word]) -> str:
     """An example of how an operator's parameters are written."""
     words = list(words)
-    apart = " ".join(word.example() for word in words if word.needed)
+    apart = " ".join(word.example(_example_size(words)) for word in words if word.needed)
     written = ", or ".join(f"{name} {example}".rstrip() for example in dict.fromkeys((apart, short_example(words))))
     others = ", ".join(word.name for word in words if not word.needed)
     return f"such as: {written}" + (f"; it also takes {others}" if others else "")
@@ -130,8 +130,19 @@ def usage(name: str, words: Iterable[Word]) -> str:
 def short_example(words: Iterable[Word]) -> str:
     """All needed parameters, in as few words as possible."""
     needed = [word for word in words if word.needed]
-    letters = "".join(word.name for word in needed if word.letter)
-    return " ".join([*([f"{letters}=1024"] if letters else []), *(w.example() for w in needed if not w.letter)])
+    letters, size = "".join(word.name for word in needed if word.letter), _example_size(needed)
+    return " ".join([*([f"{letters}={size}"] if letters else []), *(w.example(size) for w in needed if not w.letter)])
+
+
+def _example_size(words: Iterable[Word]) -> int:
+    """Tensors of many dimensions are smaller along each."""
+    return 1024 if sum(word.needed for word in words) <= 3 else 64
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence: `M, N and K`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _from_fields(operator: type[Any]) -> list[Word]:

@@ -69,9 +69,7 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         f"{over}:Q",
         title=title,
         scale=alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(format=",d", tickCount=10, tickMinStep=1)
-        if over == "trial"
-        else alt.Axis(format=",~g", tickCount=10),
+        axis=alt.Axis(format=",d", tickCount=10, tickMinStep=1) if over == "trial" else alt.Axis(tickCount=10),
     )
     y = alt.Y("time:Q", title=time_title(facts), scale=time_scale(facts))
     lost = facts["state"] == "running" or any(not row["good"] for row in facts["verdicts"])
@@ -210,7 +208,8 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Speedup") -> Any:
     ends = [value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value]
     wide = max(ends) / min(ends) > _WIDE_RATIO
     scale = alt.Scale(type="log", nice=False, padding=8) if wide else alt.Scale(zero=False, padding=8)
-    x = alt.X("ratio:Q", title="speedup (99% confidence interval)", scale=scale)
+    axis = alt.Axis(tickCount=10, labelOverlap=True)
+    x = alt.X("ratio:Q", title="speedup (99% confidence interval)", scale=scale, axis=axis)
     y = alt.Y("name:N", title=None, sort=names)
     look: dict[str, Any] = {"color": alt.value(BLUE)}
     if len(groups) > 1:

@@ -38,7 +38,7 @@ DEFAULT = "the default"
 EXAMPLES = 3  # messages of each verdict
 _MESSAGE_LETTERS = 600
 _MOST_CLOUDS = 6  # charts of the time over a counted event
-_BEST_SHARE, _MOST_BEST = 0.1, 300  # trials in the parallel coordinates
+_BEST_SHARE, _FEWEST_BEST, _MOST_BEST = 0.1, 10, 300  # trials in the parallel coordinates
 # Two events whose sum is the bytes that a kernel actually moved.
 _MOVED = ("event.dram__bytes_read.sum", "event.dram__bytes_write.sum")
 
@@ -253,7 +253,7 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], report: Report | None) -
     kept = columns.kept(rows)
     moments = {row["trial"]: moment for row, moment in zip(rows, at, strict=True)}
     times = sorted(row["seconds"] for row in timed)
-    best = times[: max(1, min(_MOST_BEST, math.ceil(_BEST_SHARE * len(times))))]
+    best = times[: max(_FEWEST_BEST, min(_MOST_BEST, math.ceil(_BEST_SHARE * len(times))))]
     return {
         "unit": asdict(unit),
         "trials": columns.packed(
@@ -366,4 +366,5 @@ def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
         out["compiler"] = compiler
     ran = budget.get("versions")
     out |= {str(k): str(v) for k, v in ran.items()} if isinstance(ran, dict) else {}
-    return {**out, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}
+    device = {k: v for k, v in study.target.to_json().items() if k != "name" and v is not None}
+    return {**out, **{k: " ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in device.items()}}

@@ -138,23 +138,27 @@ def parallel(facts: Facts) -> Any:
         "length(knob_levels[datum.field]) < 2 ? 0.5 :"
         " indexof(knob_levels[datum.field], datum.value) / (length(knob_levels[datum.field]) - 1)"
     )
+    fastest = facts["best_time"]
+    # The finals may choose another config than the fastest trial's.
+    won = f"datum.time <= {fastest * (1 + 1e-5)!r}"
+    if facts["winner"]:
+        won = f"datum.trial === {int(facts['winner']['trial'])}"
     lines = (
         alt.Chart(alt.NamedData(name=TRIALS))
-        .transform_filter(f"{TIMED} && datum.time <= {facts['best_cutoff']!r}")
+        .transform_filter(f"{TIMED} && (datum.time <= {facts['best_cutoff']!r} || {won})")
         .transform_fold(list(names), as_=["field", "value"])
         .transform_filter("isValid(datum.value)")
         .transform_calculate(knob="knob_names[datum.field]", y=place)
     )
-    fastest = facts["best_time"]
     colour = alt.Color(
         "time:Q",
         title=time_title(facts),
-        scale=alt.Scale(scheme="viridis", domain=[fastest, max(facts["best_cutoff"], fastest * 1.0001)]),
-        legend=alt.Legend(orient="top", format=".4~g", gradientLength=200, tickCount=3),
+        scale=alt.Scale(scheme="viridis", reverse=True, domain=[fastest, max(facts["best_cutoff"], fastest * 1.0001)]),
+        legend=alt.Legend(orient="top", format=",.4~r", gradientLength=200, tickCount=3),
     )
     layers = [
         lines.mark_line(opacity=0.5, strokeWidth=1).encode(x=x, y=y, detail="trial:N", color=colour),
-        lines.transform_filter(f"datum.time <= {fastest * (1 + 1e-5)!r}")
+        lines.transform_filter(won)
         .mark_line(strokeWidth=3, strokeDash=[6, 3], color=RED)
         .encode(x=x, y=y, detail="trial:N"),
         alt.Chart(alt.InlineData(values=labels))

@@ -52,9 +52,13 @@
     };
   }
 
+  function onPaper() {
+    return paper.matches || document.body.classList.contains("paper");
+  }
+
   // Paper is white, whatever the window is.
   function tone() {
-    return dark.matches && !paper.matches ? "dark" : "light";
+    return dark.matches && !onPaper() ? "dark" : "light";
   }
 
   // Blue that is seen on white is too dark for a dark page; both blues are of one palette.
@@ -74,7 +78,7 @@
     const { fields } = data.charts[name];
     const spec = JSON.parse(toned(JSON.stringify(data.charts[name].spec)));
     const full = { ...spec, datasets: { ...spec.datasets, trials: fields.length ? rows(fields) : [] } };
-    place.dataset.tone = tone(); // what was drawn for a dark page is inverted on paper
+    place.dataset.tone = tone();
     try {
       // `ast`: expressions are interpreted, so that the page may forbid the making of code.
       const options = {
@@ -115,9 +119,17 @@
     }
   }
 
+  // On paper, charts that were drawn for a wide window would have tiny letters.
+  function resize(narrow) {
+    document.body.classList.toggle("paper", narrow);
+    again();
+    return drawAll();
+  }
+
   load();
   dark.addEventListener("change", again);
-  addEventListener("beforeprint", drawAll);
+  addEventListener("beforeprint", () => resize(true));
+  addEventListener("afterprint", () => resize(false));
 
   // A live page has another script, which adds trials as they end, and in time puts a newer report in place of this.
   function append(fresh) {

@@ -58,7 +58,7 @@ class Plots:
         return self._whole(knob_charts.heatmap(self._facts, *pair) if pair else None)
 
     def parallel(self) -> Any:
-        """The knobs of the best tenth of the trials, a line each."""
+        """The knobs of the best tenth of the trials, at least ten, a line each."""
         return self._whole(knob_charts.parallel(self._facts))
 
     def verdicts(self) -> Any:
@@ -193,7 +193,7 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
         yield Figure("heatmap", f"Two knobs together: {title}", caption, chart, ("time", first, second))
     caption = (
         f"One line for each of the best {counted(facts['best_count'], 'trial')}, through its value of every knob. "
-        "The dashed line is the fastest."
+        f"The dashed line is {'the winner' if facts['winner'] else 'the fastest'}."
     )
     fields = ("trial", "time", *(one["field"] for one in facts["knobs"]))
     yield Figure("parallel", "The knobs of the best trials", caption, knob_charts.parallel(facts), fields)

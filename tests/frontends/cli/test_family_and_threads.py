@@ -67,7 +67,7 @@ def test_python_takes_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"family": "nobody"}, "unknown generator 'nobody'"),
+        ({"family": "nobody"}, "unknown kernel family 'nobody'"),
         ({"family": "simt_gemm"}, "simt_gemm does not support"),
         ({"threads": 0}, "threads is 0"),
         ({"threads": True}, "threads is True"),

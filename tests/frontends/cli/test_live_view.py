@@ -103,6 +103,7 @@ def test_one_line_tells_the_same() -> None:
     assert line(replace(BUSY, note=None)) == (
         "searching: 57/200 trials, 16 failed, best trial 210.3 GFLOP/s, 1:02:03 left"
     )
+    assert line(replace(BUSY, phase="done", budget=1)).startswith("done: 57/57 trials")  # of an earlier, larger budget
 
 
 PHASES = {"preparing": 1.2, "search": 40.0, "verifying finalists": 3.4, "timing finalists and baselines": 12.0}
@@ -124,6 +125,7 @@ def test_a_log_is_told_of_a_note_once_whatever_its_numbers(capsys: pytest.Captur
     with watching("a study", quiet=False) as watch:
         for share in (97, 98, 100):
             watch(replace(BUSY, phase="finals", note=f"waiting for a quiet machine: others took {share}%"))
+            watch(replace(BUSY, phase="finals", note=f"waiting for a quiet machine: the hypervisor took {share}%"))
         watch(replace(BUSY, phase="finals", note="timing 8 finalists"))
     assert capsys.readouterr().err.count("waiting for a quiet machine") == 1
 

@@ -6,6 +6,7 @@ The file of a command is imported only when that command runs, so that `deepgen 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.registry import Registry
 
+_NUMBERS = {"int": "an integer", "integer": "an integer", "float": "a number"}
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 # Grouped by purpose; each with its location in this package, and its text in the list of commands.
@@ -230,7 +232,7 @@ def _tell(error: Exception) -> int:
         return 0
     # Usage errors: an unknown option, a missing argument. The class has moved between typer versions.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")
+        _say(f"{_in_words(error.format_message().rstrip('.'))} (see: deepgen {_command_of(error)}--help)")
         return int(error.exit_code)
     if isinstance(error, OSError) and error.strerror:
         # System errors that the user can fix: a full disk, a folder without write permission.
@@ -242,6 +244,13 @@ def _tell(error: Exception) -> int:
         details = f"no details could be written: {refused.strerror}; see them with deepgen --debug"
     _say(f"unexpected error, a bug in deepgen: {type(error).__name__}: {error} ({details})")
     return 1
+
+
+def _in_words(usage: str) -> str:
+    """What is wrong with a number, without the library's notation of ranges."""
+    usage = re.sub(r"is not a valid (int|integer|float)( range)?\b", lambda m: f"is not {_NUMBERS[m[1]]}", usage)
+    usage = re.sub(r"is not in the range x>=(\S+)", r"is not at least \1", usage)
+    return re.sub(r"is not in the range (\S+?)<=x<=(\S+)", r"is not from \1 to \2", usage)
 
 
 def _without_a_name(error: OSError) -> str:

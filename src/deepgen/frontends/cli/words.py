@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import OPERATORS, Operator, Word, words_of
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator, is_expression
-from deepgen.operators.words import usage
+from deepgen.operators.words import listed, usage
 from deepgen.vocabulary import finding
 from deepgen.vocabulary.errors import BadInput
 
@@ -26,6 +26,7 @@ _SHORT = {
     "t": Word("t", "the number of trials, at least 1"),
     "O": Word("O", "O=0 detaches, O=65536 stays in the foreground", least=0),
 }
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".hip")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any
     if not words:
         raise BadInput("no operator was given", allowed="one of " + ", ".join(OPERATORS.names()))
     named = held or _held_in(words[0])
+    if named is None and Path(words[0]).suffix in _SOURCES:
+        raise BadInput(f"{words[0]} is a source file", allowed="a Python file that describes its kernel with dg.kernel")
     kind = OPERATORS.get(words[0]) if named is None else _kind_of(named)
     defined, fields = words_of(kind), _Fields(kind)
     short: dict[str, int] = {}
@@ -181,7 +184,7 @@ class _Fields:
     def operator(self) -> Operator:
         missing = [name for name, word in self._defined.items() if word.needed and name not in self.values]
         if missing:
-            raise BadInput(f"{self.kind.name} needs a value for {' and '.join(missing)}", allowed=self._usage())
+            raise BadInput(f"{self.kind.name} needs a value for {listed(missing)}", allowed=self._usage())
         return self.kind.make(self.values)
 
     def _usage(self) -> str:

@@ -17,7 +17,7 @@ from deepgen.operators.expr.builder import erf, expression, maximum, sigmoid, ta
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import Expressed
-from deepgen.operators.words import NONE, Word, of_sides, plain, shown
+from deepgen.operators.words import NONE, Word, listed, of_sides, plain, shown
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
@@ -158,7 +158,7 @@ class Named(Expressed):
             raise BadInput(f"{cls.name} has no parameter {unknown!r}", allowed=", ".join(words))
         missing = [name for name, word in words.items() if word.needed and name not in parameters]
         if missing:
-            raise BadInput(f"{cls.name} needs a value for {' and '.join(missing)}", allowed=", ".join(words))
+            raise BadInput(f"{cls.name} needs a value for {listed(missing)}", allowed=", ".join(words))
         every = ((name, plain(parameters.get(name, word.default))) for name, word in words.items())
         return cls(tuple((name, words[name].check(value)) for name, value in every))
 

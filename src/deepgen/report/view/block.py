@@ -41,7 +41,7 @@ def render(title: str, progress: Progress) -> RenderableType:
     bar.add_column(justify="right", no_wrap=True)
     bar.add_row(
         ProgressBar(total=max(1, progress.budget), completed=progress.done),
-        Text(f"{progress.done}/{progress.budget} trials{left}"),
+        Text(f"{progress.done}/{max(progress.done, progress.budget)} trials{left}"),
     )
     counts = [f"built {progress.built}", *(f"{name} {n}" for name, n in progress.verdicts.items())]
     if progress.resumed:

@@ -68,7 +68,8 @@ class _Lines:
             note(self._title)
             self._title = None
         now = time.monotonic()
-        news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # a note that differs only in numbers is not new
+        # A note that differs only in numbers, or in what follows a colon, is not new.
+        news = progress.phase, re.sub(r"\d+", "", (progress.note or "").partition(":")[0])
         if now >= self._next or self._shown != news:
             self._next, self._shown = now + LINE_EVERY, news
             note(line(progress))
@@ -84,7 +85,7 @@ def line(progress: Progress) -> str:
     if progress.note and not over:
         now = f"{progress.phase}, {left}" if left and progress.phase == "finals" else progress.phase
         return cut(f"{now}: {progress.note}")
-    parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
+    parts = [f"{progress.phase}: {progress.done}/{max(progress.done, progress.budget)} trials"]
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
     if progress.best_gflops is not None:

@@ -60,9 +60,9 @@ def knob_text(value: Any) -> str:
 
 def lost_baselines(results: Mapping[str, Any]) -> list[str]:
     """Baselines that the winner is not compared with, and why, one line each."""
+    how = {"wrong": " was called wrong", "refused": ""}
     return [
-        f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
-        f"{row['detail']}; not compared"
+        f"{row['name']}{how.get(row['verdict'], ' ' + row['verdict'].replace('_', ' '))}: {row['detail']}; not compared"
         for row in results.get("baselines_lost", [])
     ]
 
