@@ -11,6 +11,7 @@ import importlib.util
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
@@ -132,12 +133,21 @@ def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
         del sys.modules[module.__name__]
         if not isinstance(error, Exception):
             raise
+        place = _line_of(error, path)
+        if isinstance(error, BadInput):
+            raise BadInput(str(error), where=place) from error
         beside = isinstance(error, ModuleNotFoundError)
         hint = "; a study keeps one file, so what it imports must be in it or installed" if beside else ""
-        raise DeepgenError(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
+        raise DeepgenError(f"{place} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
     finally:
         _LOADING.pop()
     return module
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """`file.py:3`, the last line of a user's file that ran; only the file if it could not be read as Python."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
 
 
 def _from_file(ref: CodeRef, folder: Path) -> ModuleType:

@@ -8,7 +8,7 @@ import pytest
 
 from deepgen.frontends.cli.words import Extras, parse
 from deepgen.operators import gemm
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, DeepgenError
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_dtype_and_layout_reach_the_operator() -> None:
     [
         ("", "no operator"),
         ("gem MNK=8", "'gem'"),
-        ("gemm", "M and N and K"),
+        ("gemm", "M, N and K"),
         ("gemm MN=8", "needs a value for K"),
         ("gemm MN=8 NK=9", "NK=9: N is given twice"),
         ("gemm MMNK=8", "M is given twice"),
@@ -101,3 +101,20 @@ def test_a_file_with_one_expression_that_no_other_reads_names_it(tmp_path: Path)
     with pytest.raises(BadInput, match="has no kernels") as caught:
         parse([str(file)])
     assert f"{file}:other" in caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "what"),
+    [
+        ('x = dg.tensor("x", (8,), "f33")', BadInput, "x: dtype 'f33'"),
+        ("x = 1 / 0", DeepgenError, "cannot be loaded: ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_line(
+    tmp_path: Path, line: str, error: type[DeepgenError], what: str
+) -> None:
+    file = tmp_path / "mistaken.py"
+    file.write_text(f"import deepgen as dg\n{line}\n")
+    with pytest.raises(error, match=rf"mistaken.py:2.*{what}") as caught:
+        parse([str(file)])
+    assert type(caught.value) is error
