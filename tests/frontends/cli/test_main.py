@@ -15,6 +15,7 @@ import pytest
 import deepgen as package
 from deepgen import settings
 from deepgen.frontends.cli import main as entry
+from deepgen.frontends.cli.output import write_text
 from deepgen.vocabulary import BadInput
 
 COMMANDS = (
@@ -147,6 +148,11 @@ def test_what_the_system_refuses_is_one_sentence(deepgen: Callable, project: Pat
     assert "taken" in said.err
     assert "bug" not in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_full_disk_is_not_taken_for_a_missing_folder() -> None:
+    with pytest.raises(BadInput, match=r"^/dev/full cannot be written: No space left on device$"):
+        write_text(Path("/dev/full"), "text")
 
 
 def test_an_interrupt_gives_130(deepgen: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

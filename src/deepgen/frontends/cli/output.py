@@ -33,9 +33,8 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {error.strerror}", allowed="a file in a folder that exists"
-        ) from error
+        hint = "a file in a folder that exists" if isinstance(error, FileNotFoundError) else None
+        raise BadInput(f"{path} cannot be written: {error.strerror}", allowed=hint) from error
 
 
 def shown(path: str | Path) -> str:

@@ -78,9 +78,8 @@ def write(
                     _add(tar, f"{top}/{name}", source, listed[name]["bytes"])  # type: ignore[index,call-overload,arg-type]
         fresh.replace(archive)
     except OSError as error:
-        raise BadInput(
-            f"{archive} cannot be written: {error.strerror}", allowed="a file in a folder that exists"
-        ) from error
+        hint = "a file in a folder that exists" if isinstance(error, FileNotFoundError) else None
+        raise BadInput(f"{archive} cannot be written: {error.strerror}", allowed=hint) from error
     finally:
         fresh.unlink(missing_ok=True)
     return hashlib.sha256(text).hexdigest()
