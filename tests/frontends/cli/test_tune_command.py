@@ -92,6 +92,7 @@ def test_resume_says_when_there_is_nothing_to_add(deepgen: Callable) -> None:
     assert deepgen(*SMALL, "--trials", "7").code == 0
     said = deepgen("resume", "deepgen-studies", "--trials", "4")
     assert said.code == 0 and "7 trials are already done, so --trials 4 adds none" in said.err
+    assert "done: 7/7 trials" in said.err
     assert "are already done" not in deepgen("resume", "deepgen-studies", "--trials", "8").err
 
 

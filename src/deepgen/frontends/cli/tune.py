@@ -102,6 +102,7 @@ def resume(
         studies.check_machine(opened)
     if trials is not None and trials <= (done := len(opened.trials())):
         note(f"{done} trials are already done, so --trials {trials} adds none")
+        values = {**values, "trials": done}
     job = session.TuningJob(requests.from_study(opened, options.requested(values), current), opened.folder)
     if detach:
         from deepgen.frontends.cli.processes import start
