@@ -132,6 +132,13 @@ CASES = [
         lambda x, y, z: {"y": np.sort(x, 1), "z": np.sort(x, 1)[:, ::-1][:, :4]},
         {"B": 4, "C": 16},
     ),
+    Case(  # each step of a sort reads the one before twice: ways to the address are not to be followed one by one
+        k.sorted_places,
+        (1,),
+        {"x": draw(512), "at": whole(512, low=0, high=512), "y": zeros(512)},
+        lambda x, at, y: {"y": x[np.sort(at)]},
+        {"B": 512},
+    ),
     Case(
         k.counted,
         (1,),

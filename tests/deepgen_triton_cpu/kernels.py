@@ -151,6 +151,12 @@ def sorted_rows(x, y, z, B: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def sorted_places(x, at, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + tl.sort(tl.load(at + i))))
+
+
+@triton.jit
 def counted(x, y, n, B: tl.constexpr):
     i = tl.arange(0, B)
     v = tl.load(x + i, mask=i < n, other=0)

@@ -145,10 +145,17 @@ def _is_argument(value: Value) -> bool:
 
 def _wraps(value: Value) -> bool:
     """Whether there is a remainder on the way to it: neighbours are then known only when the kernel runs."""
-    op = value.op
-    if op is None or not (op.name in TABLE or op.name in VIEWS):
-        return False
-    return value.type.tensor and (op.name == "arith.remsi" or any(map(_wraps, op.operands)))
+    seen, left = set[Value](), [value]  # each value once: the steps of a sort are shared by exponentially many ways
+    while left:
+        one = left.pop()
+        op = one.op
+        if one in seen or op is None or not one.type.tensor or not (op.name in TABLE or op.name in VIEWS):
+            continue
+        if op.name == "arith.remsi":
+            return True
+        seen.add(one)
+        left += op.operands
+    return False
 
 
 def conjuncts(mask: Value) -> frozenset[Value]:
