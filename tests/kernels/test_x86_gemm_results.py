@@ -42,10 +42,10 @@ def complaints(runs: Runs, like: Gemm) -> list[str]:
 def test_sampled_configs_are_right_on_all_sizes(target: X86, layout: str) -> None:
     operator = gemm(137, 263, 1031, layout=layout)
     space = FAMILY.space(operator, target)
-    for config in space.sample(2 if target.has("avx512f") else 1, seed=LAYOUTS.index(layout)):
-        runs = Runs(FAMILY.emit(operator, target, config), target)
-        assert complaints(runs, operator) == [], config
-        assert runs.wrong(operator) == "", config
+    [config] = space.sample(1, seed=LAYOUTS.index(layout))
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    assert complaints(runs, operator) == [], config
+    assert runs.wrong(operator) == "", config
 
 
 @pytest.mark.parametrize("target", MACHINES)
@@ -137,6 +137,7 @@ def test_sums_along_k_are_right_on_all_sizes(target: X86) -> None:
 @pytest.mark.parametrize(("m", "n"), [(13, 400), (400, 13)])
 @pytest.mark.parametrize("target", MACHINES)
 def test_few_rows_or_columns_are_right_in_every_layout(target: X86, m: int, n: int, layout: str) -> None:
+    """Alone where the other instruction set shares K between threads."""
     operator = gemm(m, n, 700, layout=layout, bias=True, activation="relu")
     swap = m > n
     thin = layout[0] == "t" if swap else layout[1] == "n"
@@ -146,12 +147,12 @@ def test_few_rows_or_columns_are_right_in_every_layout(target: X86, m: int, n: i
         config = {"KIND": "dot", "MR": 4, "NR": 2}
         config |= {} if (layout[1] == "t" if swap else layout[0] == "n") else {"KC": 256}
     config |= {"SWAP": swap, "PREFETCH": 8, "THREADS": 1}
-    for shared in ({}, {"THREADS": 2, "PARTITION": "k", "TASKS": 1}):
-        chosen = {**config, **shared}
-        assert FAMILY.space(operator, replace(target, cores=2)).explain(chosen) == []
-        runs = Runs(FAMILY.emit(operator, target, chosen), target)
-        assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
-        assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())
+    if (swap + LAYOUTS.index(layout) + target.has("avx512f")) % 2:
+        config |= {"THREADS": 2, "PARTITION": "k", "TASKS": 1}
+    assert FAMILY.space(operator, replace(target, cores=2)).explain(config) == []
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
+    assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())
 
 
 def test_tasks_on_a_curve_cover_all_of_c() -> None:
