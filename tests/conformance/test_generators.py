@@ -42,7 +42,7 @@ class TestGenerators(GeneratorSuite):
         return family.name != "rules" or target == ("arm:neon", "x86:avx512")[place % 2]
 
     def sampled(self, family: Generator) -> int:
-        return min(SAMPLES, 4) if family.name == "rules" else SAMPLES
+        return min(SAMPLES, 2) if family.name == "rules" else SAMPLES
 
 
 @pytest.mark.parametrize("target", TARGETS)

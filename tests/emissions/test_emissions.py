@@ -17,9 +17,9 @@ BEGIN = {case.family: case for case in reversed(CASES)}
 DEFAULTS = [
     case
     for place, case in enumerate(CASES)
-    if place % (10 if case.family in RULES else 3) == 0 or case is BEGIN[case.family]
+    if place % (20 if case.family in RULES else 5) == 0 or case is BEGIN[case.family]
 ]
-WHOLE = CASES[3::50]
+WHOLE = CASES[3::80]
 REMEDY = "python tests/emissions/replay.py shows all differences, and says in its first lines what to do about them"
 
 

@@ -75,8 +75,7 @@ class GeneratorSuite:
         configs = [space.at(r) for r in sorted(set(space.sample_ranks(self.sampled(family), seed=1)))]
         kernels = [family.emit(operator, target, c) for c in configs]
         assert len({k.id for k in kernels}) == len(configs), "two configs gave the same kernel"
-        again = [family.emit(operator, target, c) for c in configs[:3]]
-        assert [k.id for k in kernels[:3]] == [k.id for k in again]
+        assert family.emit(operator, target, configs[0]).id == kernels[0].id, "the same config gave another kernel"
 
     def test_kernels_are_pure_data_and_name_only_what_the_operator_has(
         self, family: Generator, operator: Operator, target: Target
