@@ -85,4 +85,4 @@ def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
 def test_no_generator_is_an_error_that_says_why() -> None:
     operator = gemm(8, 8, 8, dtype="f8e4m3")
     with pytest.raises(BadInput, match="no generator supports"):
-        generators.find(operator, targets.resolve("cpu"))
+        generators.find(operator, targets.resolve("cuda:sm_80"))
