@@ -17,7 +17,7 @@ from typing import Any
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.kernels.base import Generator
+from deepgen.kernels import Generator
 from deepgen.operators import OPERATORS, Operator, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.operators.conv2d import LAYOUTS as IMAGE_LAYOUTS

@@ -26,7 +26,7 @@ from deepgen.run.measure import base, conditions, spawn
 from deepgen.targets.host import usable_cores
 from deepgen.toolchains import group
 from deepgen.tuning.finals import bursts, crowning
-from deepgen.tuning.study import connections
+from deepgen.tuning.study import pages
 from forked_guards import Guards
 from forked_workers import Forks
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
@@ -72,7 +72,7 @@ SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 0.05\ncalls_seconds = 0
 
 # Journals of studies in this process: thousands of commits would each wait for the disk, while nothing computes. What
 # was committed outlives a killed process all the same, and no test cuts the power.
-connections.SYNCHRONOUS = "OFF"
+pages.SYNCHRONOUS = "OFF"
 
 # Python starts quicker in processes that tests begin, those of pytest's workers among them: see the file there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS / "quick"), os.environ.get("PYTHONPATH"))))

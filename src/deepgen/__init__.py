@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deepgen.vocabulary.lazy import lazy
+from deepgen.vocabulary.registry import lazy
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     )
     from deepgen.operators.expr.layouts import packed_layout
     from deepgen.operators.expr.serial import text
-    from deepgen.operators.named.base import operator
+    from deepgen.operators.named import operator
     from deepgen.space import Space
     from deepgen.triton import autotune
     from deepgen.tuning import Progress, Study
@@ -82,7 +82,7 @@ __getattr__, __dir__ = lazy(
         "GroupedGemm grouped_gemm Softmax softmax GemmW4 gemm_w4 pack_w4",
         "deepgen.operators.expr.builder": "abs compute cos erf exp expression floor log max maximum min minimum prod "
         "reduce_axis rsqrt scan sigmoid sin sqrt sum tanh tensor where",
-        "deepgen.operators.named.base": "operator",
+        "deepgen.operators.named": "operator",
         "deepgen.operators.expr.serial": "text",
         "deepgen.operators.expr.layouts": "packed_layout",
         "deepgen.space": "Space",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from deepgen.targets import Cpu, Gpu, Kind, Target
     from deepgen import targets
     # Generators: spaces and kernels
-    from deepgen.kernels.base import Generator, HasRank, Rank
+    from deepgen.kernels import Generator, HasRank, Rank
     from deepgen.space import Expr, Space, Value, divides, implies, where
     from deepgen.space.expr import knob_ref
     from deepgen.compiler.family import Rules
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from deepgen.toolchains import Cache, default_cache_folder, make as make_artifact
     # Runners
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, Task, WAYS
-    from deepgen.run.counters.base import Counted
+    from deepgen.run.counters import Counted
     from deepgen.vocabulary import Artifact, Measurement, Verdict
     from deepgen.run.call.native import torchs_threads
     from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
@@ -94,13 +94,13 @@ if TYPE_CHECKING:
     from deepgen.report.view import live
     from deepgen.report.view.live import LINE_EVERY, clock
     from deepgen.report.view.live import Stopped, stop_on_signals
-    from deepgen.report.view.text import console, cut, note
+    from deepgen.report.view import console, cut, note
     from deepgen.tuning.study.text import counted, rate_text, seconds_text
     # Programs that run on other machines
     from deepgen.vocabulary.registry import metadata_files, own_plugins
     # Files of other tools, and kernels described by them
     from deepgen import __version__, tune
-    from deepgen.kernels.base import Scheduled
+    from deepgen.kernels import Scheduled
     from deepgen.generators import by_name as generator_by_name, member_of
     from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument, scalar, texture
     from deepgen.kernels.own.description import Description, checked as checked_description, divided, launch, values_of
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
         read as read_source, text_of,
     )
     from deepgen.operators import OPERATORS
-    from deepgen.operators.named.base import FORMATS as NAMED_FORMATS
+    from deepgen.operators.named import FORMATS as NAMED_FORMATS
     from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
     from deepgen.run.call.loaded import load
     from deepgen.run.measure.base import Policy
@@ -138,7 +138,7 @@ _NAMES = {
     "deepgen.compiler.rules.rule": "Rule",
     "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
     "deepgen.frontends.cli.processes": "PROGRAM",
-    "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
+    "deepgen.kernels": "Generator HasRank Rank Scheduled",
     "deepgen.generators": "by_name=generator_by_name member_of",
     "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
     "deepgen.kernels.own.description": "Description checked=checked_description divided launch values_of",
@@ -154,14 +154,14 @@ _NAMES = {
     "deepgen.operators.compare": "compare explain",
     "deepgen.operators.expr.contraction": "plain_contraction",
     "deepgen.operators.expr.nodes": "Expression HasExpression Read Select Stage reads walk",
-    "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
+    "deepgen.operators.named": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
     "deepgen.report.serve.places": "Runs file_mark",
     "deepgen.report.view.live": "LINE_EVERY Stopped clock stop_on_signals",
-    "deepgen.report.view.text": "console cut note",
+    "deepgen.report.view": "console cut note",
     "deepgen.run.call.loaded": "load",
     "deepgen.run.call.native": "torchs_threads",
-    "deepgen.run.counters.base": "Counted",
+    "deepgen.run.counters": "Counted",
     "deepgen.run.measure": "bandwidth open_runner peak_gflops",
     "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions Task WAYS least_seconds",
     "deepgen.run.measure.helpers": "helpers_for",
@@ -180,7 +180,7 @@ _NAMES = {
     "deepgen.toolchains.compilers.triton": "Triton",
     "deepgen.toolchains.find": "triton_for",
     "deepgen.tuning": "Progress Request Study tune=tune_request",
-    "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
+    "deepgen.tuning.engines": "Engine Look NOT_WORTH_IT Outcome",
     "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",

@@ -11,8 +11,16 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from deepgen.kernels import base
-from deepgen.kernels.base import BringsFamily, Compared, Generator, Rank, Ranked, rank_of
+from deepgen.kernels import (
+    BringsFamily,
+    Compared,
+    Generator,
+    Rank,
+    Ranked,
+    check_addressable,
+    rank_of,
+    served_instead,
+)
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -177,7 +185,7 @@ def find(operator: Operator, target: Target, family: str | None = None) -> Gener
 
 def serves(family: Generator, operator: Operator, target: Target) -> Generator:
     """The family itself. Raises BadInput if it does not support the operator there."""
-    base.check_addressable(operator)
+    check_addressable(operator)
     if (reason := family.refuses(operator, target)) is not None:
         what = f"generator {family.name} does not support {operator.describe()} on {target.name}"
         raise BadInput(what, allowed=reason)
@@ -202,10 +210,10 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if isinstance(operator, BringsFamily):
         return [serves(operator.family, operator, target)]
     candidates = families(target)
-    base.check_addressable(operator)
+    check_addressable(operator)
     matches = [family for family in candidates if family.refuses(operator, target) is None]
     if not matches:
-        instead = base.served_instead(operator, target, candidates)
+        instead = served_instead(operator, target, candidates)
         raise BadInput(f"no generator supports {operator.describe()} on {target.name}", allowed=instead)
     times = _expected(matches, operator, target)
     return sorted(matches, key=lambda family: (rank_of(family, operator, target), times.get(family.name, inf)))

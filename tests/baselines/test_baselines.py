@@ -17,7 +17,7 @@ from deepgen.baselines import cutlass_dsl
 from deepgen.operators import Array, Gemm, Operator, conv2d, gemm, softmax
 from deepgen.operators.compare import compare
 from deepgen.run.measure import Contender, Task, open_runner
-from deepgen.tuning.finals.finals import asked_for
+from deepgen.tuning.finals import asked_for
 from deepgen.vocabulary import BadInput, Verdict
 
 X86 = targets.resolve("cpu")

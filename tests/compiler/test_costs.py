@@ -15,7 +15,7 @@ from deepgen.compiler.passes.ir import Machine
 from deepgen.compiler.passes.lower import passes
 from deepgen.compiler.schedule.steps import Annotate, CacheWrite, ComputeAt, Reorder, Schedule, Split
 from deepgen.generators import by_name, member_of
-from deepgen.kernels.base import Cost, CostPart, CostPhase, cost_of
+from deepgen.kernels import Cost, CostPart, CostPhase, cost_of
 from deepgen.targets import Cpu, Gpu
 
 ROWS: Schedule = (Reorder("C", ("i0", "r0", "i1")), Annotate("C", "i1", "vector"))

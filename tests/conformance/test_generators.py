@@ -10,7 +10,7 @@ import pytest
 
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.base import Compared, Rank, rank_of
+from deepgen.kernels import Compared, Rank, rank_of
 from deepgen.operators import gemm
 from deepgen.testing import GeneratorSuite
 from deepgen.testing.problems import PROBLEMS

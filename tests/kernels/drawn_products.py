@@ -27,7 +27,7 @@ import hopper_emulation  # noqa: E402
 import simt_emulation  # noqa: E402
 
 from deepgen import generators, targets  # noqa: E402
-from deepgen.kernels.base import Generator  # noqa: E402
+from deepgen.kernels import Generator  # noqa: E402
 from deepgen.libraries.racing import opened  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.run.call.plans import evaluate  # noqa: E402

@@ -12,8 +12,8 @@ import pytest
 from kernel_runs import inside_larger
 
 from deepgen import generators, targets
+from deepgen.kernels import Generator
 from deepgen.kernels.attention.c_attention import CAttention, CDecode
-from deepgen.kernels.base import Generator
 from deepgen.kernels.shared import resolved
 from deepgen.operators import Attention, Operator, attention, softmax
 from deepgen.operators.compare import compare

@@ -13,7 +13,7 @@ import pytest
 import needs
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.base import Rank, rank_of
+from deepgen.kernels import Rank, rank_of
 from deepgen.kernels.conv2d.c_conv2d import CConv2d
 from deepgen.kernels.conv2d.mma_conv_few import MmaConvFew
 from deepgen.kernels.conv2d.pointwise import MmaPointwise, SimtPointwise, Sm90Pointwise

@@ -12,8 +12,8 @@ import simt_emulation as simt
 
 import needs
 from deepgen import generators, targets
+from deepgen.kernels import Rank, rank_of
 from deepgen.kernels.attention.mma_decode import MmaDecode
-from deepgen.kernels.base import Rank, rank_of
 from deepgen.operators import Attention, Operator, attention, softmax
 from deepgen.run.call.plans import check_shape, evaluate
 from deepgen.vocabulary import BadInput, WorkspaceArg

@@ -11,7 +11,7 @@ import pytest
 import simt_emulation
 
 from deepgen import generators, operator, targets
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.conv2d.pointwise import MmaPointwise, SimtPointwise, Sm90Pointwise
 from deepgen.operators import Operator, conv2d
 from deepgen.run.call.plans import check_shape

@@ -10,8 +10,7 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.kernels.attention.sm90_attention import Sm90Attention
-from deepgen.kernels.attention.sm90_attention.lower import REGISTERS
+from deepgen.kernels.attention.sm90_attention import REGISTERS, Sm90Attention
 from deepgen.operators import Attention, Operator, attention, softmax
 from deepgen.run.call.plans import check_shape, evaluate
 from deepgen.vocabulary import BadInput, DescriptorArg, WorkspaceArg

@@ -12,7 +12,7 @@ import pytest
 
 from deepgen import generators, targets
 from deepgen.generators import FAMILY, Families
-from deepgen.kernels.base import Ranked
+from deepgen.kernels import Ranked
 from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.model import seconds
 from deepgen.operators import Gemm, gemm

@@ -18,9 +18,9 @@ import triton_autotuned as sample
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.frontends.triton import decorator
+from deepgen.frontends import triton as decorator
+from deepgen.frontends.triton import Tuning
 from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of
-from deepgen.frontends.triton.decorator import Tuning
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.kernel import from_flags
 

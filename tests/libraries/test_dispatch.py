@@ -16,9 +16,9 @@ import pytest
 import deepgen as dg
 from deepgen import generators, targets
 from deepgen.frontends.cli.main import main
-from deepgen.kernels.base import Generator
-from deepgen.libraries import Choice, Library, candidates, racing
-from deepgen.libraries.c.export import export
+from deepgen.kernels import Generator
+from deepgen.libraries import Choice, Library, first_use, racing
+from deepgen.libraries.c import export
 from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.first_use import time_chosen
 from deepgen.run.measure.base import Contender
@@ -139,7 +139,7 @@ def test_without_a_compiler_nothing_is_made(library: Library, monkeypatch: pytes
     def missing(*args: object, **named: object) -> None:
         raise Missing("a C compiler", blocks="building kernels", remedy="install gcc")
 
-    monkeypatch.setattr("deepgen.libraries.candidates.build_once", missing)
+    monkeypatch.setattr("deepgen.libraries.first_use.build_once", missing)
     choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu")
     assert choice.measured and "no kernel was made for it" in choice.reason and "install gcc" in choice.reason
     assert "install gcc" in dg.library(library.folder).why(UNSEEN, "cpu"), "as kept"
@@ -173,7 +173,7 @@ def rank_some(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Mapping[str, 
 
 def test_all_that_a_family_ranks_is_made_and_raced(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     ranked = rank_some(monkeypatch, 3)
-    monkeypatch.setattr(candidates, "_VARIED", 2)
+    monkeypatch.setattr(first_use, "_VARIED", 2)
     raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
     assert raced is not None and raced.times.not_made is None
     tried = [dict(one.config) for one, _ in raced.tried]
@@ -187,7 +187,7 @@ def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_some(monkeypatch, 2)
-    monkeypatch.setattr(candidates, "varied", lambda best, known: [])
+    monkeypatch.setattr(first_use, "varied_candidates", lambda best, known: [])
     serves_one_row_only(library)
     words = iter(["wrong on large inputs"])
     asked: list[str] = []
@@ -276,7 +276,7 @@ def test_a_predicted_lead_must_exceed_the_errors_of_predictions(library: Library
 def test_what_is_made_for_one_shape_has_its_sizes_compiled_in() -> None:
     operator, target = dg.gemm(3904, 6144, 1392, dtype="bf16", layout="nt"), targets.resolve("cuda:sm_90a")
     family = generators.find(operator, target)
-    config = candidates.sized(family.space(operator, target), family.default(operator, target))
+    config = first_use.sized(family.space(operator, target), family.default(operator, target))
     assert config == {**family.default(operator, target), "FIXED": True}
     assert ("M == 3904", "M = 3904, for which it was made") in family.emit(operator, target, config).requirements
 

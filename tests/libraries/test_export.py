@@ -23,7 +23,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, Timed
-from deepgen.libraries.c.export import export
+from deepgen.libraries.c import export
 from deepgen.libraries.c.functions import argument, functions_of, in_c
 from deepgen.libraries.entry import Times
 from deepgen.space import parse

@@ -9,7 +9,7 @@ import pytest
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.libraries import Library, candidates
+from deepgen.libraries import Library, first_use
 from deepgen.libraries.first_use import Raced, time_chosen
 from deepgen.run.measure.base import Contender
 from deepgen.vocabulary import Measurement, Verdict
@@ -47,7 +47,7 @@ def raced(
         return told | {"numpy": Measurement(Verdict.CORRECT, "", (1.0,) * 5)}
 
     monkeypatch.setattr("deepgen.libraries.first_use.measured", measured)
-    monkeypatch.setattr(candidates, "varied", varied)
+    monkeypatch.setattr(first_use, "varied_candidates", varied)
     found = time_chosen(library, library.choose(UNSEEN, "cpu"))
     assert found is not None
     return found

@@ -11,7 +11,7 @@ import pytest
 import deepgen as dg
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Library
-from deepgen.libraries.c import export as exporting
+from deepgen.libraries import c as exporting
 from deepgen.libraries.store import LibraryStore
 
 

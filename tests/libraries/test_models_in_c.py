@@ -12,7 +12,7 @@ import pytest
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.kernels.base import Modelled
+from deepgen.kernels import Modelled
 from deepgen.libraries import Entry, Timed
 from deepgen.libraries.c import models
 

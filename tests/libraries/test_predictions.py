@@ -20,7 +20,7 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.baselines.products import reached
 from deepgen.libraries import Entry, Library, Timed, predict
-from deepgen.libraries.c.export import export
+from deepgen.libraries.c import export
 from deepgen.libraries.choice import decide, model_of
 from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.store import LibraryContent

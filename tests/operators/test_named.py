@@ -15,7 +15,7 @@ import deepgen as dg
 from deepgen import operators
 from deepgen.operators import OPERATORS
 from deepgen.operators.expr.layouts import packed_layout
-from deepgen.operators.named.base import Named
+from deepgen.operators.named import Named
 from deepgen.vocabulary import BadInput
 
 LAST, FIRST = "last", "first"

@@ -30,7 +30,7 @@ KEPT = os.path.join(os.path.dirname(__file__), "__pycache__", f"methods.{sys.imp
 MANY = 20  # texts that are worth writing the file for
 HURRIED: dict[str, dict[str, object]] = {
     "deepgen.run.measure.base": {"CALM_SECONDS": 0.0, "RACE_SECONDS": 0.05, "CALLS_SECONDS": 0.02},
-    "deepgen.tuning.finals.bursts": {"FEWEST": 2, "SECONDS": 0.0},
+    "deepgen.tuning.finals.race": {"FEWEST": 2, "SECONDS": 0.0},
     "deepgen.tuning.finals.crowning": {"LAST_CALLS": False},
 }
 

@@ -24,7 +24,7 @@ pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
 
 from deepgen.frontends.cli.serve import stop
 from deepgen.report.serve import server
-from deepgen.report.serve.gate import GateRules
+from deepgen.report.serve.app import GateRules
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepgen.report.analysis import Report, analyze, summary
-from deepgen.report.analysis.correlation import ranks, relations
+from deepgen.report.analysis.explained import ranks, relations
 from deepgen.report.analysis.numbers import columns_of, design, group_of, knobs_of, log_times, pulled_in
 from deepgen.vocabulary import BadInput, DeepgenError
 

@@ -24,7 +24,7 @@ from served import PATIENCE, Served, Writer, run, serving, started, watching
 import deepgen as dg
 from deepgen.frontends.cli.main import main
 from deepgen.report.serve import app, hub, looks, places, server
-from deepgen.report.serve.gate import GateRules
+from deepgen.report.serve.app import GateRules
 from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import Verdict
 from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress

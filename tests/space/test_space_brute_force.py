@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from spaces import brute_force, conditions, frozen, spaces
 
-from deepgen.space import Requirement, Space, active, parse
+from deepgen.space import Requirement, Space, layers, parse
 from deepgen.space import compile as compiler
 from deepgen.space.expr import walk
 
@@ -44,7 +44,7 @@ def test_staged_requirements_count_the_same(space: Space) -> None:
     """Requirements whose tables are too large are evaluated knob by knob: this forces that for all of them."""
     expected = space.count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(active, "TABLE_CELLS", 0)
+        patch.setattr(layers, "TABLE_CELLS", 0)
         staged = Space.from_json(space.to_json())
         assert staged.count() == expected
         assert {frozen(c) for c in staged} == {frozen(c) for c in space}

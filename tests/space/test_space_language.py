@@ -11,12 +11,12 @@ from deepgen.space import (
     Config,
     Expr,
     Space,
-    active,
     all_of,
     any_of,
     ceil_div,
     divides,
     implies,
+    layers,
     maximum,
     minimum,
     parse,
@@ -152,7 +152,7 @@ def optional_padding(*requirements: str) -> Space:
         ("a * pad >= 200", [10, 50, 100], [(50, 4), (50, 8), (100, 4), (100, 8)]),
     ],
 )
-@pytest.mark.parametrize("cells", [active.TABLE_CELLS, 0])
+@pytest.mark.parametrize("cells", [layers.TABLE_CELLS, 0])
 def test_an_absent_knob_counts_as_zero_in_sums(
     requirement: str,
     without_padding: list[int],
@@ -160,7 +160,7 @@ def test_an_absent_knob_counts_as_zero_in_sums(
     cells: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(active, "TABLE_CELLS", cells)
+    monkeypatch.setattr(layers, "TABLE_CELLS", cells)
     space = optional_padding(requirement)
     expected: list[Config] = [{"a": a, "padded": False} for a in without_padding]
     expected += [{"a": a, "padded": True, "pad": pad} for a, pad in with_padding]

@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from deepgen.space import Requirement, Space, active, divides, implies, parse, product, where
+from deepgen.space import Requirement, Space, divides, implies, layers, parse, product, where
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput
 
@@ -80,7 +80,7 @@ def test_products_that_wrap_around_64_bits_are_not_mistaken(
 ) -> None:
     """2**74 is 2**10 in 64 bits: neither the table of the split nor later stages may confuse them."""
     if staged:
-        monkeypatch.setattr(active, "TABLE_CELLS", 4096)
+        monkeypatch.setattr(layers, "TABLE_CELLS", 4096)
     if careful:
         monkeypatch.setattr(compiler, "_QUICK_MEMORY", 0)
     space = Space("wrap")

@@ -20,14 +20,13 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.operators import Answer, Array, Gemm
 from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.sim import SimRunner
+from deepgen.run.measure.runners import SimRunner
 from deepgen.targets.host import usable_cores
 from deepgen.tuning import costs, progress
-from deepgen.tuning.bounded import OutOfTime, within
 from deepgen.tuning.costs import ASSUMED, StepCosts
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.local import LocalSession
-from deepgen.tuning.finals.plan import FinalsPlan, for_finals, plan_finals
+from deepgen.tuning.finals.plan import FinalsPlan, OutOfTime, for_finals, plan_finals, within
 from deepgen.tuning.finals.race import run_race
 from deepgen.vocabulary import DeepgenError, Kernel, Measurement, Verdict
 
@@ -279,7 +278,7 @@ def test_a_call_that_takes_too_long_is_left_alone() -> None:
 
 
 def test_a_task_of_a_plan_has_all_sets() -> None:
-    from deepgen.tuning.finals.finals import wanted_plan
+    from deepgen.tuning.finals import wanted_plan
 
     wanted = wanted_plan(Task(OPERATOR, SIM, neighbours=(dg.gemm(8, 8, 8),)), 9, 1)
     assert wanted.sets >= 3 and wanted.shapes == 1 and wanted.strided

@@ -18,7 +18,7 @@ from deepgen.frontends.cli.result import print_result
 from deepgen.report.words import compared
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import BURST, CALL, SINGLE, Contender, Task
-from deepgen.tuning.finals.finals import run_finals
+from deepgen.tuning.finals import run_finals
 from deepgen.tuning.study.finals import Finals, RacedBaseline
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict

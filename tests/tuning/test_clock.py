@@ -19,7 +19,7 @@ from deepgen.run.measure.base import Policy
 from deepgen.run.measure.conditions import MachineReading
 from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
-from deepgen.tuning.finals.finals import wait_for_calm
+from deepgen.tuning.finals import wait_for_calm
 from deepgen.tuning.progress import PARTS, Clock
 from deepgen.tuning.study.finals import Waited
 from deepgen.tuning.study.journal import Journal

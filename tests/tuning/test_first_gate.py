@@ -16,11 +16,11 @@ import pytest
 import deepgen as dg
 from deepgen import targets
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.sim import SimRunner
+from deepgen.run.measure.runners import SimRunner
 from deepgen.toolchains.base import BuildError
 from deepgen.toolchains.compilers.sim import SimToolchain
 from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.engines.first_gate import FairLock, FirstGate
+from deepgen.tuning.engines.device import FairLock, FirstGate
 from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import Kernel, Measurement, Verdict
 

@@ -36,7 +36,7 @@ def fill(journal: Journal, count: int) -> None:
 def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
     """In a separate process, because tests themselves do not wait for the disk."""
     program = (
-        "import sys, pathlib; from deepgen.tuning.study.connections import connect_to_write;"
+        "import sys, pathlib; from deepgen.tuning.study.pages import connect_to_write;"
         "print(*connect_to_write(pathlib.Path(sys.argv[1])).execute('PRAGMA synchronous').fetchone())"
     )
     command = [sys.executable, "-c", program, str(tmp_path / FILE)]

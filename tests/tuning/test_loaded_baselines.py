@@ -16,7 +16,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.run.measure import Contender, Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.tuning.engines import baseline_race
+from deepgen.tuning.engines import device
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.vocabulary import Verdict
 from deepgen.vocabulary.finding import source_of
@@ -44,7 +44,7 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
         close(self)
 
     monkeypatch.setattr(LocalSession, "close", closing)
-    monkeypatch.setattr(baseline_race, "START_SECONDS", 10.0)
+    monkeypatch.setattr(device, "START_SECONDS", 10.0)
     engine, rivals = dg.LocalEngine(), [Hangs, Fine, Crashes]
     study = dg.tune(OPERATOR, target="cpu", trials=3, baselines=rivals, engine=engine, out=tmp_path)
     finals = study.finals()
@@ -90,7 +90,7 @@ def test_what_a_baseline_imports_for_an_operator_is_imported_before_it_has_the_d
     source = source_of(ImportsMuch)
     assert source is not None
     name, task = ImportsMuch.name, Task(OPERATOR, targets.resolve("cpu"), own_baselines={ImportsMuch.name: source})
-    race = baseline_race.BaselineRace(task, RunnerOptions(), nullcontext)
+    race = device.BaselineRace(task, RunnerOptions(), nullcontext)
     try:
         race.load([name], 60.0, begin := threading.Event(), at_once=True)
         while not loaded_by.read_text():
@@ -130,7 +130,7 @@ def test_many_that_crash_do_not_take_the_device_from_others(loaded_by: Path) -> 
     rivals = (Crashes, CrashesToo, CrashesAsWell, Fine)
     own = {one.name: source for one in rivals if (source := source_of(one))}
     task = Task(OPERATOR, targets.resolve("cpu"), own_baselines=own)
-    race = baseline_race.BaselineRace(task, RunnerOptions(), nullcontext)
+    race = device.BaselineRace(task, RunnerOptions(), nullcontext)
     try:
         race.load(list(own), 60.0, threading.Event(), at_once=True)
         race.wait()

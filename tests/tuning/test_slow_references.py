@@ -21,7 +21,7 @@ from deepgen.operators import record
 from deepgen.run.measure import handed
 from deepgen.targets import host, resolve
 from deepgen.toolchains import Cache
-from deepgen.tuning.bounded import no_time
+from deepgen.tuning.finals.plan import no_time
 from deepgen.tuning.progress import Clock
 from deepgen.vocabulary import DeepgenError
 from needs import toolchain

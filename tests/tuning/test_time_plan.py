@@ -17,12 +17,10 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.run.measure import race as race_module
 from deepgen.run.measure.base import Contender, Policy, Task
-from deepgen.tuning import bounded, costs, progress
-from deepgen.tuning.bounded import OutOfTime
+from deepgen.tuning import costs, finals, progress
 from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, StepCosts
-from deepgen.tuning.finals import finals as finals_module
-from deepgen.tuning.finals.finals import run_finals, wanted_plan
-from deepgen.tuning.finals.plan import CHUNK, MARGIN, for_finals
+from deepgen.tuning.finals import plan, run_finals, wanted_plan
+from deepgen.tuning.finals.plan import CHUNK, MARGIN, OutOfTime, for_finals
 from deepgen.tuning.finals.qualifying import rehearse
 from deepgen.tuning.finals.race import Race, raced_among
 from deepgen.tuning.progress import Clock
@@ -121,9 +119,9 @@ TRIALS = [trial(number) for number in range(20)]
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> SimTime:
     ours = SimTime()
-    for module in (progress, bounded, finals_module, race_module):
+    for module in (progress, plan, finals, race_module):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=ours.monotonic, time=ours.time))
-    monkeypatch.setattr(finals_module, "raced", lambda able, operator, packs: [*able])
+    monkeypatch.setattr(finals, "raced", lambda able, operator, packs: [*able])
     return ours
 
 

@@ -10,7 +10,7 @@ import deepgen
 import deepgen.space
 import deepgen.tuning
 from deepgen.vocabulary.folders import write_whole
-from deepgen.vocabulary.lazy import lazy
+from deepgen.vocabulary.registry import lazy
 
 
 @pytest.mark.parametrize("package", [deepgen, deepgen.space, deepgen.tuning])

@@ -35,7 +35,7 @@ from deepgen.compiler.rules.facts import costly_value
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule.bounds import conditions, joined, low_and_span
 from deepgen.compiler.schedule.steps import BLOCKS, PARALLEL, THREADS, UNROLL, VECTOR
-from deepgen.kernels.base import Cost, CostPart, CostPhase, overlapped
+from deepgen.kernels import Cost, CostPart, CostPhase, overlapped
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, reads
 from deepgen.operators.expr.nodes import Value as Operand
 from deepgen.operators.expr.nodes import children as operands

@@ -20,7 +20,7 @@ from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, sketches, spa
 from deepgen.compiler.schedule.steps import to_text as steps_text
 from deepgen.compiler.text.c import kernel
 from deepgen.compiler.text.gpu import kernel as gpu_kernel
-from deepgen.kernels.base import Cost
+from deepgen.kernels import Cost
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space

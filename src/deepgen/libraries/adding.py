@@ -19,7 +19,7 @@ from deepgen.toolchains import build_once
 from deepgen.toolchains.base import require_plain
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
-from deepgen.tuning.finals.finals import run_finals
+from deepgen.tuning.finals import run_finals
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST
 from deepgen.tuning.study.winner import built_by, sha256

@@ -8,7 +8,7 @@ from math import exp, log
 from typing import Any, TypeAlias
 
 from deepgen import baselines, generators
-from deepgen.kernels.base import Modelled
+from deepgen.kernels import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_related, is_resized
 from deepgen.libraries.store import LibraryContent

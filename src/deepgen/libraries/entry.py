@@ -12,7 +12,7 @@ from typing import Any
 
 from deepgen import operators, targets
 from deepgen.operators import Operator
-from deepgen.operators.named.base import Named
+from deepgen.operators.named import Named
 from deepgen.run.call import plans
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, digest

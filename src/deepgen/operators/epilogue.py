@@ -260,7 +260,7 @@ def built(
 ) -> Element:
     """The text as an element of an expression."""
     from deepgen.operators.expr.builder import exp, maximum, minimum
-    from deepgen.operators.named.base import ACTIVATIONS
+    from deepgen.operators.named import ACTIVATIONS
 
     def of(node: Tree) -> Element | float:
         if isinstance(node, Number):

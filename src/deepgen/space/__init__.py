@@ -21,7 +21,7 @@ from deepgen.space.expr import (
     where,
 )
 from deepgen.space.parse import parse, parse_values
-from deepgen.vocabulary.lazy import lazy
+from deepgen.vocabulary.registry import lazy
 
 if TYPE_CHECKING:
     from deepgen.space.definition import Knob

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
-from deepgen.space.layers import Edges, Ints, count_points, merge
+from deepgen.space.layers import Active, Domains, Edges, Ints, State, count_points, merge
 from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
 from deepgen.space.rows import variable

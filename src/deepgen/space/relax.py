@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.active import TABLE_CELLS
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.compile import Compiler, Constraint, parts
 from deepgen.space.definition import Knob
@@ -23,6 +22,7 @@ from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import Size, TooWide, TooWideToCount
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
+from deepgen.space.layers import TABLE_CELLS
 from deepgen.space.nodes import Nodes
 from deepgen.space.order import quick_order
 

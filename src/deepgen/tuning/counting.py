@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepgen.run.counters.base import by_reason, events_of, missing_of, requested
+from deepgen.run.counters import by_reason, events_of, missing_of, requested
 from deepgen.run.measure import open_runner
 from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
 from deepgen.tuning.engines import LocalEngine

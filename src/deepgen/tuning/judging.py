@@ -17,8 +17,8 @@ from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, STRIDE
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.base import Arena, Outcome
+from deepgen.tuning.finals import run_finals
 from deepgen.tuning.finals.crowning import fresh_seed
-from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.finals.qualifying import finals_inputs
 from deepgen.tuning.request import Request, task_of
 from deepgen.tuning.study.finals import Finals

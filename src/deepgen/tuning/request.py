@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from deepgen import __version__, baselines, generators
 from deepgen.generators import Families, Generator
-from deepgen.kernels import base
+from deepgen.kernels import least_bytes
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.operators.neighbours import multiples
-from deepgen.run.counters import base as counter_names
+from deepgen.run import counters as counter_names
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
 from deepgen.settings import Settings
@@ -315,7 +315,7 @@ def check_memory(request: Request) -> None:
         return
     here, there = host.memory_bytes(), host.gpu_memory_bytes(request.target)
     for operator in (request.operator, *request.also):
-        needed = base.least_bytes(operator)
+        needed = least_bytes(operator)
         if here is not None and needed > here:
             what = f"{operator.describe()} needs {_bytes_text(needed)} for its tensors"
             raise BadInput(what, allowed=f"at most {_bytes_text(here)}, the memory of this machine")

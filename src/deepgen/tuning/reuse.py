@@ -101,7 +101,7 @@ def retest(
     `policy`: a policy to use instead of the study's, such as one with other limits for finals.
     """
     from deepgen.tuning.engines import LocalEngine
-    from deepgen.tuning.finals.finals import run_finals
+    from deepgen.tuning.finals import run_finals
     from deepgen.tuning.request import first_configs
 
     task = study.task() if policy is None else replace(study.task(), policy=policy)

@@ -13,12 +13,11 @@ from typing import Any
 
 from deepgen.run.measure.base import Contender
 from deepgen.tuning import costs
-from deepgen.tuning.bounded import Bounded, OutOfTime, no_time, within
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.emitting import Emitter
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
-from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
-from deepgen.tuning.finals.plan import for_finals, plan_finals
+from deepgen.tuning.finals import asked_for, run_finals, wanted_plan
+from deepgen.tuning.finals.plan import Bounded, OutOfTime, for_finals, no_time, plan_finals, within
 from deepgen.tuning.finals.qualifying import rehearse
 from deepgen.tuning.progress import SEARCH, Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of

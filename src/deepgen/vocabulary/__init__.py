@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deepgen.vocabulary.lazy import lazy
+from deepgen.vocabulary.registry import lazy
 
 if TYPE_CHECKING:
     from deepgen.vocabulary.dtypes import DType, dtype

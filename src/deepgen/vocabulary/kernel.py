@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -256,3 +257,30 @@ def _only(flags: Sequence[str], kind: str) -> str:
 def _named(flags: Sequence[str], kind: str) -> dict[str, Any]:
     pairs = (flag[len(kind) :].partition(":") for flag in flags if flag.startswith(kind))
     return {name: json.loads(value) for name, _, value in pairs}
+
+
+# Keywords, macros predefined by compilers, and functions that are called by unqualified names.
+_WORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast
+    consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export
+    extern false float for friend fortran goto if inline int long mutable namespace new noexcept not not_eq nullptr
+    operator or or_eq private protected public register reinterpret_cast requires restrict return short signed sizeof
+    static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
+    typeof union unsigned using virtual void volatile wchar_t while xor xor_eq
+    arm far hypot i386 linux mips near pascal sparc sun unix vax errno stdin stdout stderr environ assert complex
+    imaginary alloca malloc calloc realloc free memcpy memmove memset memcmp abort exit printf
+    blockDim blockIdx gridDim threadIdx warpSize clock half nv_bfloat16 dim3
+    """.split()  # noqa: SIM905
+)
+# Macros by their form; types; Arm intrinsics; the f32 functions of <math.h>.
+_FORMS = re.compile(
+    r"[A-Z][A-Z0-9_]*[A-Z0-9]|(u?int(ptr|max)?|s?size|ptrdiff)_t|(u?int|b?float|poly|u?char|u?short|u?long|double|half)\d\w*"
+    r"|(sv|v)[a-z0-9]+_\w*[fsup]\d+\w*"
+    r"|(a?(sin|cos|tan)h?|atan2|exp2?|expm1|log(2|10|1p|b)?|erfc?|[lt]gamma|pow|fm(a|ax|in|od)|fabs|fdim|floor|ceil"
+    r"|round|rint|nearbyint|trunc|(r|cb)?sqrt|copysign|ldexp|frexp|modf|hypot|isnan|isinf|isfinite|signbit)[fl]?"
+)
+
+
+def is_reserved(name: str) -> bool:
+    return name in _WORDS or _FORMS.fullmatch(name) is not None

@@ -1,4 +1,6 @@
-"""Registries: objects by name, built in or provided by installed packages through entry points."""
+"""Objects by name, imported on first use: registries, built in or provided by installed packages through entry points,
+and a package's own names, so that importing it stays fast.
+"""
 
 from __future__ import annotations
 
@@ -179,3 +181,21 @@ def _declared_in_source_tree() -> Mapping[str, Mapping[str, str]]:
 def _package(entry: Any) -> str:
     dist = getattr(entry, "dist", None)
     return f"{dist.name} {dist.version}" if dist is not None else str(entry.value)
+
+
+def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The package's `__getattr__` and `__dir__`. `names`: for each module, its names separated by spaces.
+
+    Type checkers and editors get the same names from imports under TYPE_CHECKING, and `__all__`.
+    """
+    where = {name: module for module, listed in names.items() for name in listed.split()}
+
+    def __getattr__(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(where[name], package), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(import_module(package)), *where})
+
+    return __getattr__, __dir__

@@ -11,7 +11,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.extend import BadInput
-from deepgen.run.measure.wrappers import combined
+from deepgen.run.measure.runners import combined
 from deepgen.vocabulary import Measurement, Verdict
 
 SHAPES = [dg.gemm(m, 256, 256) for m in (16, 64, 256)]

@@ -21,9 +21,9 @@ import pytest
 from rich.console import Console
 
 from deepgen.frontends.cli import doctor
+from deepgen.report.view import printable
 from deepgen.report.view.block import render
 from deepgen.report.view.live import line
-from deepgen.report.view.text import printable
 from deepgen.tuning import Progress
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal, Proposal

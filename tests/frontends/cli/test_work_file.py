@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from deepgen import targets
 from deepgen.frontends.cli import session
 from deepgen.operators import gemm
-from deepgen.operators.named.base import operator as named
+from deepgen.operators.named import operator as named
 from deepgen.tuning import Request, work
 from deepgen.tuning.work import SHORT_SECONDS, RecordedPart, divided, ordered
 from deepgen.vocabulary import BadInput, DeepgenError

@@ -11,11 +11,11 @@ import pytest
 from fake_gpu import kernel
 from fake_profilers import fake_ncu, fake_rocprof
 
+from deepgen.run.counters import Refused
 from deepgen.run.counters import profiler as profilers
-from deepgen.run.counters.base import Refused
 from deepgen.run.counters.profiler import Profiler
+from deepgen.run.measure.runners import Counting
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.run.measure.wrappers import Counting
 from deepgen.vocabulary import LaunchPlan, Step
 
 DRAM, OCCUPANCY = "dram__bytes_read.sum", "sm__warps_active.avg.pct_of_peak_sustained_active"

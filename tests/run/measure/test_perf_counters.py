@@ -12,8 +12,8 @@ import pytest
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
-from deepgen.run.counters import base, perf
-from deepgen.run.counters.base import Counted
+from deepgen.run import counters
+from deepgen.run.counters import Counted, perf
 from deepgen.run.counters.perf import Event, NoEvent, find
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.supervisor import Supervisor
@@ -220,13 +220,13 @@ def test_names_are_those_of_perf(tmp_path: Path) -> None:
 
 
 def test_what_a_user_asks_for_is_split_and_checked() -> None:
-    assert base.requested("cycles, cpu/event=0x3c,umask=0x1/,cycles") == ("cycles", "cpu/event=0x3c,umask=0x1/")
-    assert base.requested(None) == ()
-    assert set(base.MIX_NAMES) < set(base.events_of(("default",), TARGET))
-    assert base.events_of(("mix", "r11"), TARGET) == (*base.MIX_NAMES, "r11")
+    assert counters.requested("cycles, cpu/event=0x3c,umask=0x1/,cycles") == ("cycles", "cpu/event=0x3c,umask=0x1/")
+    assert counters.requested(None) == ()
+    assert set(counters.MIX_NAMES) < set(counters.events_of(("default",), TARGET))
+    assert counters.events_of(("mix", "r11"), TARGET) == (*counters.MIX_NAMES, "r11")
     for wrong in ("", "--import=x", "a b", [], ["cycles", 3], {"cycles"}):
         with pytest.raises(BadInput, match="counters"):
-            base.requested(wrong)  # type: ignore[arg-type]
+            counters.requested(wrong)  # type: ignore[arg-type]
 
 
 def test_a_measurement_keeps_counters_and_reasons_beside_those_it_had() -> None:

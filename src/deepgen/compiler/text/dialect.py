@@ -9,7 +9,7 @@ from math import isinf, isnan
 from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Buffer
 from deepgen.operators.expr.nodes import BOOL, Const
 from deepgen.vocabulary import BadInput, dtype
-from deepgen.vocabulary.c_words import is_reserved
+from deepgen.vocabulary.kernel import is_reserved
 
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
 

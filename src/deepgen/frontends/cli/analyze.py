@@ -17,7 +17,7 @@ from deepgen.report.analysis import Estimate, Report, rows_of, summary
 from deepgen.report.charts import check_libraries
 from deepgen.report.facts import facts_from
 from deepgen.report.plots import write_analysis
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 from deepgen.tuning import counting
 from deepgen.tuning.engines import local_engine
 from deepgen.vocabulary import Trial

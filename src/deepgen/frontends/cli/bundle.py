@@ -19,7 +19,7 @@ from deepgen.frontends.cli.output import print_json, say, shown
 from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.words import names_code
 from deepgen.frontends.formats import is_file_name
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study

@@ -17,7 +17,7 @@ from deepgen.frontends.formats import Document, FileFormat, TuningFile
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
-from deepgen.run.counters import base as counter_names
+from deepgen.run import counters as counter_names
 from deepgen.tuning import search
 from deepgen.vocabulary.errors import BadInput
 

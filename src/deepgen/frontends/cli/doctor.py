@@ -24,7 +24,7 @@ from deepgen.frontends.cli.output import bytes_text, labelled, paragraph, print_
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS
 from deepgen.report.serve.places import RUNS
-from deepgen.report.view.text import printable
+from deepgen.report.view import printable
 from deepgen.run.measure import RUNNERS
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host

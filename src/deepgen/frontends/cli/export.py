@@ -15,7 +15,7 @@ from deepgen.frontends import formats
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, labelled, print_json, shown, table, write_text
 from deepgen.frontends.formats import MeasuredConfig
-from deepgen.report.view.text import printable
+from deepgen.report.view import printable
 from deepgen.space import Space
 from deepgen.tuning import Study, reuse
 from deepgen.tuning.study.recorded_study import import_study

@@ -14,11 +14,11 @@ from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen.frontends.cli.output import labelled, paragraph, print_json, say, shown, table
 from deepgen.frontends.cli.studies import find, open_study, studies_in
 from deepgen.libraries import Choice, Library, library
-from deepgen.libraries.c.export import export as write_c
-from deepgen.libraries.c.export import write_wheel
+from deepgen.libraries.c import export as write_c
+from deepgen.libraries.c import write_wheel
 from deepgen.libraries.racing import check as run_check
 from deepgen.libraries.racing import time_across
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 

@@ -282,7 +282,7 @@ def _write_log(error: Exception) -> Path:
 
 
 def _say(sentence: str) -> None:
-    from deepgen.report.view.text import note
+    from deepgen.report.view import note
 
     with suppress(OSError):  # the output is closed; only the exit code remains
         note(f"deepgen: {sentence}")

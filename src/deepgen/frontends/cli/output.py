@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen.report.view.text import columns, console, printable, text_width
+from deepgen.report.view import columns, console, printable, text_width
 from deepgen.tuning.study.text import knob_text
 
 _ROOM = 24  # minimum width of a table's last column; with less, rows are printed as lists

@@ -14,7 +14,7 @@ from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OF_OPERATOR
 from deepgen.frontends.formats import TuningFile
 from deepgen.operators import Operator
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target

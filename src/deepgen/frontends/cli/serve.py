@@ -31,7 +31,7 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
     from deepgen import settings
     from deepgen.frontends.cli.output import shown
     from deepgen.frontends.cli.space import import_numpy
-    from deepgen.report.view.text import note
+    from deepgen.report.view import note
     from deepgen.vocabulary.errors import BadInput
 
     import_numpy()

@@ -20,8 +20,8 @@ from deepgen.frontends.cli.result import (
 )
 from deepgen.frontends.formats import write_results
 from deepgen.operators import Operator
+from deepgen.report.view import note
 from deepgen.report.view.live import Stop, Stopped, stop_on_signals, title_of, watching
-from deepgen.report.view.text import note
 from deepgen.settings import LIBRARY
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study

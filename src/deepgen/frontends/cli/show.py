@@ -26,8 +26,8 @@ from deepgen.frontends.cli.output import (
     write_text,
 )
 from deepgen.frontends.formats import TuningFile
-from deepgen.kernels.base import AsksRules, Scheduled, cost_of
-from deepgen.report.view.text import printable
+from deepgen.kernels import AsksRules, Scheduled, cost_of
+from deepgen.report.view import printable
 from deepgen.tuning import Study
 from deepgen.tuning.reuse import top_rows
 from deepgen.tuning.study.text import rate_text, seconds_text

@@ -89,7 +89,7 @@ def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> 
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json, print_rules, table
-    from deepgen.kernels.base import AsksRules
+    from deepgen.kernels import AsksRules
 
     operator, _ = operator_words.parse(words, **options.of_operator(values))
     where = targets.resolve(values["target"] or settings.load().target)

@@ -11,7 +11,7 @@ from deepgen import settings
 from deepgen.frontends.cli import options, processes, studies
 from deepgen.frontends.cli.output import bytes_text, labelled, print_json, shown
 from deepgen.frontends.cli.processes import TreeEnd
-from deepgen.report.view.text import text_width
+from deepgen.report.view import text_width
 from deepgen.settings import Settings
 from deepgen.toolchains import Cache
 from deepgen.tuning.study import lock

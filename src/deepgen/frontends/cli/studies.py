@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepgen.frontends.cli.output import shown
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 from deepgen.settings import Settings
 from deepgen.tuning.study.journal import FILE as JOURNAL
 from deepgen.vocabulary.errors import BadInput, DeepgenError

@@ -92,7 +92,7 @@ def resume(
 ) -> None:
     """Resume a study."""
     from deepgen.frontends.cli import session, studies
-    from deepgen.report.view.text import note
+    from deepgen.report.view import note
 
     engine, address, trials = (values[name] for name in ("engine", "address", "trials"))
     on = engines.chosen(engine, address)

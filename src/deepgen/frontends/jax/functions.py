@@ -14,7 +14,7 @@ import jax
 from deepgen import targets
 from deepgen.libraries import Library, NotServed
 from deepgen.libraries import library as opened
-from deepgen.libraries.c.export import Exported, export
+from deepgen.libraries.c import Exported, export
 from deepgen.libraries.c.functions import ExportedFunction
 from deepgen.operators import Operator
 from deepgen.operators.signature import TensorFacts

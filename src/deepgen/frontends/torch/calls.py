@@ -16,7 +16,7 @@ from deepgen.frontends.torch.ops import TORCHS
 from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format_of, rows_of
 from deepgen.operators import Operator, attention, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
-from deepgen.operators.named.base import operator as named
+from deepgen.operators.named import operator as named
 from deepgen.operators.named.convolutions import CHANNELS, IMAGES
 from deepgen.vocabulary import BadInput
 

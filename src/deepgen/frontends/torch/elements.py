@@ -21,7 +21,7 @@ from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format
 from deepgen.operators.expr.builder import compute, expression, tensor, where
 from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.operator import ExpressionOperator
-from deepgen.operators.named.base import ACTIVATIONS
+from deepgen.operators.named import ACTIVATIONS
 
 LEAST = 1 << 15  # elements: smaller calls are left to torch at once
 LARGE = 1 << 20  # elements: smaller eager calls are limited by the CPU, not by the GPU

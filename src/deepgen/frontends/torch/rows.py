@@ -27,7 +27,7 @@ from deepgen.frontends.torch.lazy import (
 )
 from deepgen.operators.expr import builder as dg
 from deepgen.operators.expr.elements import Element, number
-from deepgen.operators.named.base import ACTIVATIONS
+from deepgen.operators.named import ACTIVATIONS
 from deepgen.vocabulary import BadInput
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from deepgen.kernels.base import Rank, Ranked
+from deepgen.kernels import Rank, Ranked
 from deepgen.kernels.conv2d import plain_conv
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
 from deepgen.kernels.gemm.mma_gemm import MmaGemm

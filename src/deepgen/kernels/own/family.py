@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.base import OWN_KERNELS
+from deepgen.kernels import OWN_KERNELS
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description, OwnLaunch

@@ -15,8 +15,8 @@ from deepgen.operators.signature import DENSE
 from deepgen.space import parse
 from deepgen.space.expr import Expr
 from deepgen.vocabulary import DeepgenError, Json, digest
-from deepgen.vocabulary.c_words import is_reserved
 from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.kernel import is_reserved
 
 # C and C++ types of dtypes. Formats that neither language has are passed as their bits.
 _CTYPES = {"f64": "double", "f32": "float", "tf32": "float", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t"}

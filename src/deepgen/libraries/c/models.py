@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from deepgen import generators
-from deepgen.kernels.base import Modelled
+from deepgen.kernels import Modelled
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
 from deepgen.operators.signature import INOUT

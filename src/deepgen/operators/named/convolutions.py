@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from deepgen.operators.expr.builder import compute, reduce_axis, sum, tensor, where
 from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis
 from deepgen.operators.expr.layouts import WEIGHT_LAYOUT, filter_layout, packed_layout
-from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Own, Result
+from deepgen.operators.named import DTYPE, EPILOGUE, Named, Own, Result
 from deepgen.operators.words import NONE, Word, shown
 from deepgen.vocabulary.errors import BadInput
 

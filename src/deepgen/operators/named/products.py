@@ -22,7 +22,7 @@ from deepgen.operators.expr.builder import (
 )
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
-from deepgen.operators.named.base import ACTIVATIONS, DTYPE, EPILOGUE, Named, Result
+from deepgen.operators.named import ACTIVATIONS, DTYPE, EPILOGUE, Named, Result
 from deepgen.operators.products import BLOCK
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput

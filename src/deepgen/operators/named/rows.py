@@ -11,7 +11,7 @@ from deepgen.operators.expr.builder import compute, exp, expression, max, reduce
 from deepgen.operators.expr.builder import scan as running
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
-from deepgen.operators.named.base import DTYPE, EPILOGUE, FLOAT, Named, Result
+from deepgen.operators.named import DTYPE, EPILOGUE, FLOAT, Named, Result
 from deepgen.operators.words import Word
 
 _ROWS = (Word("rows", "independent rows", needed=True), Word("cols", "length of a row", needed=True))

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from deepgen.report.analysis.correlation import Estimate, Relation, relations
-from deepgen.report.analysis.importance import Importance, importances
+from deepgen.report.analysis.explained import Estimate, Importance, Relation, importances, relations
 from deepgen.report.analysis.numbers import FEWEST, TIME, Row, columns_of, knobs_of, log_times, usable, words_for
 from deepgen.space.definition import value_from_json
 from deepgen.tuning.study.reading import Reading

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from deepgen.report.serve import looks
 from deepgen.report.serve.looks import FolderState, Seen
-from deepgen.report.view.text import note
+from deepgen.report.view import note
 
 T = TypeVar("T")
 PAUSE = 0.3  # seconds between two polls

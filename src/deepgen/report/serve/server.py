@@ -15,8 +15,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deepgen.report.serve.app import Stop, make
-from deepgen.report.serve.gate import GateRules
+from deepgen.report.serve.app import GateRules, Stop, make
 from deepgen.report.serve.hub import Hub
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError

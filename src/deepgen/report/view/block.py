@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from deepgen.report.view import WIDTH, cut, printable
 from deepgen.report.view.live import clock, speed
-from deepgen.report.view.text import WIDTH, cut, printable
 from deepgen.tuning.progress import SEARCH, Progress
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from deepgen.report.view.text import WIDTH, console, cut, note
+from deepgen.report.view import WIDTH, console, cut, note
 from deepgen.tuning.progress import Progress, phases_text
 from deepgen.tuning.request import Request
 from deepgen.tuning.study.text import rate_text

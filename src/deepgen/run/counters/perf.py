@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, TypeAlias
 
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 
 RUNS = 3  # the median counts
 SECONDS = 2.0  # after which a group of events is not run again

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.run.counters import profiled
-from deepgen.run.counters.base import Counted, Refused, number
+from deepgen.run.counters import Counted, Refused, number, profiled
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.spawn import environment, import_path

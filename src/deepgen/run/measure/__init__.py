@@ -8,8 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.vocabulary.lazy import lazy
-from deepgen.vocabulary.registry import Registry
+from deepgen.vocabulary.registry import Registry, lazy
 
 if TYPE_CHECKING:
     from deepgen.operators import Operator
@@ -59,7 +58,7 @@ def on_riscv(task: Task, options: RunnerOptions) -> Runner:
 
 
 def simulated(task: Task, options: RunnerOptions) -> Runner:
-    from deepgen.run.measure.sim import SimRunner
+    from deepgen.run.measure.runners import SimRunner
 
     return SimRunner(task)
 
@@ -79,7 +78,7 @@ RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
 
 def whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
     """The runner, extended to all timed shapes, and with counters if the task requests some."""
-    from deepgen.run.measure.wrappers import Counting, OverShapes
+    from deepgen.run.measure.runners import Counting, OverShapes
 
     if task.also:
         runner = OverShapes(runner, len(task.timed))

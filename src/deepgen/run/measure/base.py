@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measurement, completed
 from deepgen.vocabulary.codec import Serializable, coded

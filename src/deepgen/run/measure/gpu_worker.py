@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import REFERENCE, Helper, Task
 from deepgen.run.measure.channel import Pulse

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, SINGLE, STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 from deepgen.run.measure import conditions, handed, limits
 from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task, entry, row
 from deepgen.run.measure.channel import WorkerStage

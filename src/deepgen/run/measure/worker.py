@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepgen import baselines, targets
-from deepgen.run.counters import perf
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted, perf
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import CALL, REFERENCE, Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepgen.run.counters.base import OF_RECORD, Counted, number
+from deepgen.run.counters import OF_RECORD, Counted, number
 
 TABLE, _SAMPLES, _DATA = "perf.csv", "samples", "perf.data"  # files of a run
 _NO_PERF = "the board has no perf"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.operators import Answer, Operator
-from deepgen.run.counters.base import Counted
+from deepgen.run.counters import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import WAYS, Contender, Task
 from deepgen.run.measure.bench import Rejected, error_of, on_call

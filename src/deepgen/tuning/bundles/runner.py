@@ -23,7 +23,7 @@ from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import results as bundle_results
 from deepgen.tuning.bundles.results import TrialResult
-from deepgen.tuning.finals.finals import run_finals
+from deepgen.tuning.finals import run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict, foreign
 
 INTERRUPTED = 130

@@ -36,8 +36,7 @@ from deepgen.toolchains import (
 )
 from deepgen.toolchains.pool import BegunBuild
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
-from deepgen.tuning.engines.baseline_race import BaselineRace
-from deepgen.tuning.engines.first_gate import FairLock, FirstGate
+from deepgen.tuning.engines.device import BaselineRace, FairLock, FirstGate
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 from deepgen.vocabulary.folders import Scratch
 

@@ -10,9 +10,9 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, Task
-from deepgen.tuning.bounded import OutOfTime, begun
 from deepgen.tuning.costs import CALLS, FRESH
 from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.finals.plan import OutOfTime, begun
 from deepgen.tuning.finals.qualifying import Finalist, Qualified, float_properties, tried_at_neighbours
 from deepgen.tuning.finals.race import Race, choose, raced_among
 from deepgen.tuning.progress import Clock

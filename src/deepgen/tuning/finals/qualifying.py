@@ -13,10 +13,9 @@ from deepgen.operators.filling import DENORMALS, INF, NAN
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.race import TIE, paired_ratio
-from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.costs import REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals.plan import LEAST_FINALISTS, STRIDED_SHAPES
+from deepgen.tuning.finals.plan import LEAST_FINALISTS, STRIDED_SHAPES, OutOfTime
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.tuning.study.text import counted

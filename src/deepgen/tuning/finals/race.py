@@ -9,10 +9,9 @@ from typing import Any
 
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, paired_ratio, race
-from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise
-from deepgen.tuning.finals.plan import CHUNK, MARGIN
+from deepgen.tuning.finals.plan import CHUNK, MARGIN, OutOfTime
 from deepgen.tuning.finals.qualifying import Finalist
 from deepgen.tuning.study.finals import RacedBaseline, RacedTrial, ShapeTimes, Slower
 from deepgen.vocabulary import Measurement, Verdict

@@ -53,7 +53,7 @@ def check(definition: Mapping[str, Any], where: str) -> None:
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:
     """Whether the study contains the source of a user's kernel, which studies of deepgen's families do not."""
-    from deepgen.kernels.base import OWN_KERNELS  # imported late: `status` does not need it
+    from deepgen.kernels import OWN_KERNELS  # imported late: `status` does not need it
 
     return bool(definition["generator"] == OWN_KERNELS)
 

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from deepgen.tuning.study import connections, lock, pages, rows
+from deepgen.tuning.study import lock, pages, rows
 from deepgen.tuning.study.rows import COLUMNS, FORMAT, TALLY, Damaged, Row, Tally, Unpacker, is_sound
 from deepgen.vocabulary import DeepgenError
 
@@ -66,7 +66,7 @@ class JournalFile:
         else:
             self.writer = holder(folder)
             self._still = self.writer is None and not self._logged()
-        self._hold = connections.Hold(self._path)
+        self._hold = pages.Hold(self._path)
         try:
             self._open()
         except BaseException:
@@ -96,7 +96,7 @@ class JournalFile:
         head = self._hold.read(pages.HEAD)
         if not pages.is_sqlite(head):
             raise Damaged("head")
-        self._db = connections.connect_to_read(self._path, self._still)
+        self._db = pages.connect_to_read(self._path, self._still)
         version = pages.user_version(head) if self._still else rows.version(self._db)
         if version == 0 and rows.is_new(self._db):
             if not self._write:
@@ -111,7 +111,7 @@ class JournalFile:
     def _connect_writer(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
-        self._db = connections.connect_to_write(self._path)
+        self._db = pages.connect_to_write(self._path)
         if rows.version(self._db) == 0:
             rows.create(self._db)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from deepgen.space import Space
 from deepgen.tuning.study import pages
-from deepgen.tuning.study.connections import Hold
 from deepgen.tuning.study.definition import STRANGE
+from deepgen.tuning.study.pages import Hold
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     COLUMNS,

@@ -189,7 +189,7 @@ def as_perf_stats(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
-    from deepgen.run.counters.base import OF_RECORD  # imported late, as most callers need only the texts above
+    from deepgen.run.counters import OF_RECORD  # imported late, as most callers need only the texts above
 
     seconds = row["seconds"]
     return [

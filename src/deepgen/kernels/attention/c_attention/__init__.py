@@ -7,6 +7,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from deepgen.kernels import FirstRanked, Rank
 from deepgen.kernels.attention import (
     length_arguments,
     option_arguments,
@@ -15,7 +16,6 @@ from deepgen.kernels.attention import (
     rows_of,
     strides_of,
 )
-from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies

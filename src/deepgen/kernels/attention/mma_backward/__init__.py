@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from deepgen.kernels import FirstRanked
 from deepgen.kernels.attention import (
     backward_arguments,
     backward_macros,
@@ -13,7 +14,6 @@ from deepgen.kernels.attention import (
     backward_requires,
     backward_sums,
 )
-from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import AttentionBackward, Operator
 from deepgen.space import Space, implies, maximum

@@ -8,6 +8,7 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from deepgen.kernels import FirstRanked, Rank, overlapped
 from deepgen.kernels.attention import (
     length_arguments,
     option_arguments,
@@ -16,7 +17,6 @@ from deepgen.kernels.attention import (
     rows_of,
     strides_of,
 )
-from deepgen.kernels.base import FirstRanked, Rank, overlapped
 from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.shared import NOTHING, gpu_kernel, served, sources
 from deepgen.operators import Attention, Operator

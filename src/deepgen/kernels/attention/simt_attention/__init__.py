@@ -9,10 +9,10 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any
 
+from deepgen.kernels import FirstRanked
 from deepgen.kernels.attention import option_arguments, strides_of
-from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.gemm import simt_gemm
-from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
+from deepgen.kernels.gemm.simt_gemm import KINDS, ranked
 from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
 from deepgen.kernels.gemm.simt_gemm.model import seconds
 from deepgen.kernels.gemm.simt_gemm.space import BandedGemm, simt_space

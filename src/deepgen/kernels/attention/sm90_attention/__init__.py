@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.attention.sm90_attention.lower import (
-    REGISTERS,
-    ROWS,
-    eight,
-    macros,
-    plan,
-    products_header,
-    shared_bytes,
-)
+from deepgen.kernels.attention import option_arguments, option_macros, strided, strides_of
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies, maximum, minimum, where
 from deepgen.space.expr import points
 from deepgen.targets import Cuda, Target
-from deepgen.vocabulary import Kernel, Source
+from deepgen.vocabulary import (
+    Arg,
+    DescriptorArg,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+    TensorMapSpec,
+    WorkspaceArg,
+)
 
 _OWN, _SHARED = ("attention_sm90.cu", "values.h", "rows.h", "instructions.h"), ("numbers.h", "hopper.h")
 _GEMM = "deepgen.kernels.gemm.sm90_gemm"
@@ -149,3 +152,227 @@ def _choice(
         **({"EARLY": 0} if alternate else {}), "QUERIES": queries, **maxima, "POLYNOMIALS": 0, "DYNAMIC": uneven,
         "TOGETHER": "fit" if uneven else "one",
     }  # fmt: skip
+
+
+ATOM = 64  # columns of a line in shared memory: 128 bytes, as wide as the swizzle
+ROWS = 64  # of a warpgroup
+# By how many warpgroups consume, and blocks on a multiprocessor: registers of theirs, of the one that fetches, and of
+# all when a block begins, which must be as many in all: a block that asks for more waits for them forever.
+REGISTERS = {(1, 2): (216, 40, 128), (2, 1): (240, 24, 168), (3, 1): (160, 32, 128)}
+_SLACK = 8  # binary exponents
+_SLACK_8, _MOST_8 = 4, 8  # of weights of 8 bits, and what the largest of these may be: formats end at 448
+_SELDOM_8 = 3  # of the largest where maxima are seldom known: 32 weights are at most 256 then
+_LARGEST = {8: 448, 16: 4096}  # weights by their bits, where maxima are seldom known
+_THREADS = 256  # threads that transpose a tile of V
+_ALIGN, _BARRIER, _PIECE = 1024, 8, 24
+_CACHED = 24 << 20  # bytes of K and V that the L2 cache holds beside all else
+
+
+def atoms(width: int, size: int = 2) -> int:
+    """Lines of 128 bytes of numbers of so many bytes."""
+    return -(-width * size // (2 * ATOM))
+
+
+def eight(attention: Attention) -> bool:
+    return attention.format.bits == 8
+
+
+def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
+    own, fetching, _ = REGISTERS[c["CONSUMERS"], c["BLOCKS"]]
+    small = eight(attention)
+    slack = (_SLACK_8 if small else _SLACK) if c.get("LAZY") else 0
+    return {
+        "TYPE": attention.dtype,
+        "RESULT": attention.result,
+        "EIGHT": int(small),
+        "OFFSET": 0 if not small else _SELDOM_8 if c.get("SELDOM") else _MOST_8 - slack,
+        "SELDOM": int(c.get("SELDOM", False)),
+        "LARGEST": _LARGEST[attention.format.bits],
+        "D": attention.width,
+        "DV": attention.v_width,
+        "BN": c["BN"],
+        "STAGES": c["STAGES"],
+        "CONSUMERS": c["CONSUMERS"],
+        "CAUSAL": int(attention.causal),
+        "WINDOW": int(attention.window > 0),
+        "SOFTCAP": int(attention.softcap > 0),
+        **option_macros(attention),
+        "LENGTHS": int(attention.lengths),
+        "PING_PONG": int(c.get("PING_PONG", False)),
+        "EARLY": c.get("EARLY", 0),
+        "OVERLAP": int(c["OVERLAP"]),
+        "SINGLE": int(c.get("SINGLE", False)),
+        "DYNAMIC": int(c["DYNAMIC"]),
+        "Q_REGISTERS": int(c["QUERIES"] == "registers"),
+        "POLYNOMIALS": c["POLYNOMIALS"],
+        "SLACK": slack,
+        "REGISTERS": own,
+        "REGISTERS_DOWN": fetching,
+        "MIN_BLOCKS": c["BLOCKS"],
+    }
+
+
+def shared_bytes(attention: Attention, consumers: Any, bn: Any, stages: Any) -> Any:
+    """Of a block, for numbers or knobs."""
+    q, line = atoms(attention.width, attention.format.bytes), 2 * ATOM
+    of_v = attention.v_width if eight(attention) else atoms(attention.v_width) * line
+    tiles = consumers * (q * ROWS * line) + stages * bn * (q * line + of_v)
+    return _ALIGN + tiles + (2 * consumers + 4 * stages) * _BARRIER + consumers * _PIECE
+
+
+def plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> LaunchPlan:
+    consumers, bn = c["CONSUMERS"], c["BN"]
+    tiles = f"ceil_div(SQ, {consumers * ROWS}) * B * H"
+    # Heads that go through their rows together: those whose keys and values the L2 cache holds, or each by itself.
+    line = attention.format.bytes * (attention.width + attention.v_width)
+    together = {"one": "1", "fit": f"max({_CACHED} // (SK * {line}), 1) * (H // HK)"}[c["TOGETHER"]]
+    drawn: Arg = WorkspaceArg("drawn", 64, zeroed=True, lasting=True) if c["DYNAMIC"] else ScalarArg("i64", 0)
+    transposed = WorkspaceArg("transposed", f"B * HK * ceil_div(SK, {bn}) * {bn * attention.v_width}")
+    args: tuple[Arg, ...] = (
+        _map(attention, "q", ("D", "SQ", "H", "B"), ROWS),
+        _map(attention, "k", ("D", "SK", "HK", "B"), bn),
+        transposed if eight(attention) else _map(attention, "v", ("DV", "SK", "HK", "B"), bn),
+        TensorArg("o"),
+        drawn,
+        *(ScalarArg("i64", stride) for stride in strides_of(attention, "o")),
+        *(ScalarArg("i32", size) for size in ("B", "H", "H // HK", "SQ", "SK", together, "window")),
+        *(ScalarArg("f32", number) for number in ("scale", "softcap")),
+        *option_arguments(attention),
+        TensorArg("lengths") if attention.lengths else ScalarArg("i64", 0),
+        *(_scales(attention) if eight(attention) else ()),
+    )
+    step = Step(
+        "attention",
+        args,
+        grid=(f"min({tiles}, {multiprocessors * c['BLOCKS']})", 1, 1),
+        block=((consumers + 1) * 128, 1, 1),
+        shared_bytes=shared_bytes(attention, consumers, bn, c["STAGES"]),
+        overlaps=eight(attention),
+    )
+    steps = (_transpose(attention, bn, transposed), step) if eight(attention) else (step,)
+    return LaunchPlan(steps, requires=tuple(_requires(attention, c)))
+
+
+def _transpose(attention: Attention, bn: int, transposed: WorkspaceArg) -> Step:
+    """The launch that transposes V of 8 bits."""
+    lengths = TensorArg("lengths") if attention.lengths else ScalarArg("i64", 0)
+    sizes = (ScalarArg("i32", size) for size in ("HK", "SK"))
+    return Step(
+        "values",
+        (*strided(attention, "v"), transposed, *sizes, lengths),
+        grid=(f"ceil_div(SK, {bn}) * B * HK", 1, 1),
+        block=(_THREADS, 1, 1),
+        shared_bytes=_ALIGN + bn * attention.v_width,
+    )
+
+
+def _scales(attention: Attention) -> Iterator[Arg]:
+    for name in ("q_scales", "k_scales", "v_scales"):
+        yield TensorArg(name) if attention.scales else ScalarArg("i64", 0)
+        for place in range(2):
+            yield ScalarArg("i64", f"stride_{name}_{place}" if attention.scales else 0)
+
+
+def _map(attention: Attention, name: str, sizes: tuple[str, ...], rows: int) -> DescriptorArg:
+    size = attention.format.bytes
+    apart = tuple(f"{stride} * {size}" if size > 1 else stride for stride in strides_of(attention, name))
+    return DescriptorArg(name, TensorMapSpec((2 * ATOM // size, rows, 1, 1), "128", "256", sizes, apart))
+
+
+def _requires(attention: Attention, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if c.get("SINGLE"):
+        yield f"SK <= {c['BN']}", f"at most {c['BN']} keys: they are one tile"
+    yield f"D == {attention.width}", f"a width of {attention.width}"
+    yield f"DV == {attention.v_width}", f"values of width {attention.v_width}"
+    for name in "qkvo":
+        size = 2 if name == "o" else attention.format.bytes
+        for stride in strides_of(attention, name):
+            yield (
+                f"{stride} % {16 // size} == 0",
+                f"rows, heads and batches of {name} that lie multiples of 16 bytes apart",
+            )
+
+
+def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
+    """`product_keys(sums, q, k, add)`: without `add` sums are begun again; `product_values(sums, weights, v)`.
+
+    `queries`: whether q is in registers, as weights are.
+    """
+    of, wide = attention.dtype.removeprefix("f8"), attention.v_width
+    return f"""// The products of a warpgroup: 64 rows of Q by {bn} of K; weights in registers by {wide} columns of V.
+#pragma once
+#include "numbers.h"
+
+{product_of_rows("product_keys", bn, of, registers=queries)}
+{product_of_columns("product_values", wide, of)}
+{_product_again(of)}"""
+
+
+def _product_again(of: str) -> str:
+    """A function: 16 rows by 8 rows of a warp."""
+    depth = 32 if of == "e4m3" else 16
+    return f"""DG_DEVICE void product_again(float* d, const u32* a, u32 b, u32 c) {{
+    asm volatile(
+        "mma.sync.aligned.m16n8k{depth}.row.col.f32.{of}.{of}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+        "{{%0, %1, %2, %3}};"
+        : {_sums(8)}
+        : {_FOUR}, "r"(b), "r"(c));
+}}
+"""
+
+
+def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> str:
+    """A function: 64 rows by `bn` rows, sums over 16 of their columns. `registers`: where the first operand is."""
+    first, names = ("const u32* a", _FOUR) if registers else ("u64 a", '"l"(a)')
+    count = 4 if registers else 1
+    return f"""DG_DEVICE void {name}(float* d, {first}, u64 b, int add) {{
+    asm volatile(
+        "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{bn // 2 + count + 1}, 0;\\n"
+        "{_instruction(bn, of)}"
+        "{_operand(bn // 2, count)}, %{bn // 2 + count}, add, 1, 1{_along(of, 1 if registers else 2)};\\n}}"
+        : {_sums(bn)}
+        : {names}, "l"(b), "r"(add));
+}}
+"""
+
+
+def product_of_columns(name: str, wide: int, of: str) -> str:
+    """A function: 64 rows in registers by `wide` columns, added to sums over 16 rows of the latter. Numbers of 8 bits
+    have no such products: for them, what is summed over lies along lines."""
+    transposed = "" if of == "e4m3" else ", 1"
+    return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
+    asm volatile(
+        "{_instruction(wide, of)}"
+        "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1{transposed};"
+        : {_sums(wide)}
+        : {_FOUR}, "l"(b));
+}}
+"""
+
+
+def _along(of: str, operands: int) -> str:
+    """That these operands' lines are along what is summed over, where there is a choice."""
+    return "" if of == "e4m3" else ", 0" * operands
+
+
+_FOUR = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])'
+
+
+def _operand(first: int, count: int) -> str:
+    """The first one: four registers, or where it lies."""
+    return f"%{first}" if count == 1 else f"{{{', '.join(f'%{first + i}' for i in range(count))}}}"
+
+
+def _instruction(columns: int, of: str) -> str:
+    numbers = _lines([f"%{i}" for i in range(columns // 2)], 16, ' "\n        "')
+    depth = 32 if of == "e4m3" else 16
+    return f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{of}.{of} {{{numbers}}}, "
+
+
+def _sums(columns: int) -> str:
+    return _lines([f'"+f"(d[{i}])' for i in range(columns // 2)], 6, "\n          ")
+
+
+def _lines(words: list[str], most: int, between: str) -> str:
+    rows = [", ".join(words[i : i + most]) for i in range(0, len(words), most)]
+    return f",{between}".join(rows)

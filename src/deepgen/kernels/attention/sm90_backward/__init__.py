@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from deepgen.kernels import FirstRanked
 from deepgen.kernels.attention import (
     backward_macros,
     backward_refused,
@@ -13,7 +14,7 @@ from deepgen.kernels.attention import (
     strided,
     strides_of,
 )
-from deepgen.kernels.attention.sm90_attention.lower import (
+from deepgen.kernels.attention.sm90_attention import (
     ATOM,
     REGISTERS,
     ROWS,
@@ -21,7 +22,6 @@ from deepgen.kernels.attention.sm90_attention.lower import (
     product_of_columns,
     product_of_rows,
 )
-from deepgen.kernels.base import FirstRanked
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import AttentionBackward, Operator
 from deepgen.space import Space, implies, where

@@ -8,9 +8,9 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from deepgen.kernels import FirstRanked, Rank
 from deepgen.kernels.attention import rows_of
 from deepgen.kernels.attention.c_attention import few, kernel, refused
-from deepgen.kernels.base import FirstRanked, Rank
 from deepgen.kernels.shared import served, sources, thread_counts
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies

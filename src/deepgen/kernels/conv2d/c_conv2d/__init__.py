@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.shared import c_kernel, covering, served, thread_counts
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W

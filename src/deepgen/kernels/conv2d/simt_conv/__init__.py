@@ -8,11 +8,11 @@ from functools import lru_cache
 from math import gcd, inf, prod
 from typing import Any
 
-from deepgen.kernels.base import FirstRanked, Rank
+from deepgen.kernels import FirstRanked, Rank
 from deepgen.kernels.conv2d import epilogue_header
 from deepgen.kernels.conv2d.simt_conv.geometry import ImplicitConv, convolution_of
 from deepgen.kernels.gemm import counters, simt_gemm, sums
-from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
+from deepgen.kernels.gemm.simt_gemm import KINDS, ranked
 from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
 from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
 from deepgen.kernels.gemm.simt_gemm.space import GatheredGemm, simt_space

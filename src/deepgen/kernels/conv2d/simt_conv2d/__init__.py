@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W

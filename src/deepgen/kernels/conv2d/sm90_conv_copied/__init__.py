@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from deepgen.kernels.base import FirstRanked, Rank
+from deepgen.kernels import FirstRanked, Rank
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Conv2d, Operator

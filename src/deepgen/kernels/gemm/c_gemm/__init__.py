@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.shared import c_kernel, covering, epilogue, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Expr, Space, where

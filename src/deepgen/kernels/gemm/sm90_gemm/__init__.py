@@ -10,7 +10,7 @@ from deepgen.kernels.gemm.sm90_gemm import paired
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
-from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
+from deepgen.kernels.gemm.sm90_gemm.operands import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import early, sm90_space
 from deepgen.kernels.shared import defines, epilogue, resolved, served, sources
 from deepgen.operators import Gemm, Operator

@@ -9,7 +9,6 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm import remembered
-from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
@@ -24,7 +23,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     rows_of_tile,
 )
 from deepgen.kernels.gemm.sm90_gemm.model import seconds, sums_of
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, asynchronous, realigned
+from deepgen.kernels.gemm.sm90_gemm.operands import LINE_BYTES, asynchronous, factor_bytes, realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import Kinds, of_several_kinds
 from deepgen.operators import Gemm

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepgen.kernels.gemm import counters, sums
-from deepgen.kernels.gemm.sm90_gemm.factors import block_scales, factor_bytes, factor_macros
-from deepgen.kernels.gemm.sm90_gemm.realign import (
+from deepgen.kernels.gemm.sm90_gemm.operands import (
     LINE_BYTES,
     along_k,
     asked,
+    block_scales,
     copied,
     copies_required,
     copy_name,
     copying_step,
+    factor_bytes,
+    factor_macros,
     fetched_at_once,
     lines,
     loaded,

@@ -10,7 +10,6 @@ from math import ceil, gcd
 from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm import beyond
-from deepgen.kernels.gemm.sm90_gemm.factors import factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BY_LINES,
@@ -23,7 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     sets_of_sums,
     shared_bytes,
 )
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, PITCH_BYTES
+from deepgen.kernels.gemm.sm90_gemm.operands import LINE_BYTES, PITCH_BYTES, factor_registers
 from deepgen.kernels.shared.epilogue import issue_slots
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu

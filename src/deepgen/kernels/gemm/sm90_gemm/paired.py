@@ -10,7 +10,7 @@ from typing import Any
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, LoweredSm90, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import seconds
-from deepgen.kernels.gemm.sm90_gemm.realign import realigned
+from deepgen.kernels.gemm.sm90_gemm.operands import realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.operators import Gemm
 from deepgen.space import Space

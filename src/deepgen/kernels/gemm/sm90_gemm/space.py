@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.gemm.sm90_gemm.factors import factor_bytes, factor_registers
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
@@ -23,7 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     result_pitch,
     sets_of_sums,
 )
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, asynchronous, realigned
+from deepgen.kernels.gemm.sm90_gemm.operands import LINE_BYTES, asynchronous, factor_bytes, factor_registers, realigned
 from deepgen.kernels.shared import epilogue
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, maximum, minimum, where

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.gemm.x86_amx_gemm.defaults import BYTES_WORTH_A_THREAD, default_config
 from deepgen.kernels.shared import c_kernel, covering, epilogue, served, thread_counts
 from deepgen.kernels.shared.x86 import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config, guesses
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
 from deepgen.kernels.gemm.x86_gemm.tile import text

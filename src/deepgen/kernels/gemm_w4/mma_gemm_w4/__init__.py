@@ -9,7 +9,7 @@ from math import ceil
 from operator import itemgetter
 from typing import Any
 
-from deepgen.kernels.base import FirstRanked, overlapped
+from deepgen.kernels import FirstRanked, overlapped
 from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.shared import NOTHING, Macros, covering, gpu_kernel, served, sources
 from deepgen.operators import GemmW4, Operator

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.gemm.c_gemm import CGemm
 from deepgen.kernels.grouped_gemm import as_batch
 from deepgen.kernels.shared import served, sources

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from deepgen.kernels.gemm import mma_gemm
-from deepgen.kernels.gemm.mma_gemm import MmaGemm, formats
-from deepgen.kernels.gemm.mma_gemm.defaults import LAUNCH, candidates, seconds
+from deepgen.kernels.gemm.mma_gemm import LAUNCH, MmaGemm, candidates, formats, seconds
 from deepgen.kernels.gemm.mma_gemm.space import lower, mma_space
 from deepgen.kernels.grouped_gemm import as_batch
 from deepgen.kernels.shared import NOTHING, gpu_kernel, served, source_text, sources

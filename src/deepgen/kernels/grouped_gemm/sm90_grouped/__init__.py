@@ -10,12 +10,12 @@ from itertools import pairwise
 from math import exp, log
 from typing import Any
 
-from deepgen.kernels.base import FirstRanked
+from deepgen.kernels import FirstRanked
 from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm, products_header, sm90_sources
 from deepgen.kernels.gemm.sm90_gemm.defaults import KINDS, config, ways
 from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, LoweredSm90, lower, plan, rows_of_tile
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, Gathered, seconds
-from deepgen.kernels.gemm.sm90_gemm.realign import realigned
+from deepgen.kernels.gemm.sm90_gemm.operands import realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.grouped_gemm import as_batch
 from deepgen.kernels.shared import defines, of_several_kinds, served, source_text, sources

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels import Rank
 from deepgen.kernels.shared import gpu_kernel, language_of, resolved, served, sources
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
