@@ -15,7 +15,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "fused", "block_scaled", "kernelbench", "triton_examples", "models", "riscv", "triton_calls",
     ),
     "Calls": ("call_costs", "torch_calls"),
-    "Search": ("search", "record", "space"),
+    "Search": ("search", "record"),
     "Are results right?": ("device_check", "sanitize", "judgement", "tolerance", "triton_suite"),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": ("first_seconds", "compile_speed", "times_before_after"),

@@ -12,7 +12,7 @@ SRC = Path(__file__).parents[1] / "src"
 CORE = SRC / "deepgen"
 CLASS = r"(?m)^\s*class\s+(\w+)"
 PACKAGES, FILES, LONGEST = 14, 500, 400
-BENCHMARKS = 9_500  # lines; 9,000 are the aim
+BENCHMARKS = 9_000
 COMPILER = 16_650  # lines of Python; 11,500 with its headers are the aim
 OF_WHEELS = CORE / "libraries/c/python_package.py"  # the `__init__.py` of exported wheels, which only they import
 

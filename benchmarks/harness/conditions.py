@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("deepgen-kernels", "numpy", "torch", "triton", "ray", "kernel-tuner", "pyatf", "ortools", "lightgbm")
+PACKAGES = ("deepgen-kernels", "numpy", "torch", "triton", "ray", "ortools", "lightgbm")
 GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
 
