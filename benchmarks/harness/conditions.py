@@ -69,11 +69,3 @@ def gpu() -> Mapping[str, str]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     return dict(zip(GPU_FACTS.split(","), done.stdout.splitlines()[0].split(", "), strict=False))
-
-
-def peak_mebibytes() -> float:
-    """The peak memory of this process. (getrusage would return its parent's peak, which it inherits.)"""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
