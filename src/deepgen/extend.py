@@ -180,7 +180,7 @@ _NAMES = {
     "deepgen.toolchains.compilers.triton": "Triton",
     "deepgen.toolchains.find": "triton_for",
     "deepgen.tuning": "Progress Request Study tune=tune_request",
-    "deepgen.tuning.engines": "Engine Look NOT_WORTH_IT Outcome",
+    "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
     "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
