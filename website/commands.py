@@ -9,19 +9,11 @@ from typing import Any
 import typer
 
 from deepgen.frontends.cli import main
-from deepgen.frontends.cli.completion import OperatorCommand
+from deepgen.frontends.cli.completion import OperatorCommand, named_operators
 from deepgen.operators import OPERATORS, words_of
 
 FOLDER = "reference/commands"
 OPERATOR_PAGE = f"{FOLDER}/operators.md"
-KINDS = {
-    "<str>": "TEXT",
-    "<int range>": "N",
-    "<int>": "N",
-    "<float range>": "NUMBER",
-    "<float>": "NUMBER",
-    "<path>": "PATH",
-}
 
 
 def pages() -> dict[str, str]:
@@ -50,7 +42,7 @@ def _groups() -> dict[str, list[str]]:
 
 def _command(name: str) -> Any:
     group: Any = typer.main.get_command(main.app_for([name]))
-    return group.commands[name]
+    return group.get_command(typer.Context(group), name)
 
 
 def _summary(command: Any) -> str:
@@ -82,10 +74,8 @@ def _page(name: str, command: Any, level: int = 1) -> Iterator[str]:
 def _operators() -> Iterator[str]:
     yield "# Operators and their parameters\n"
     yield "Parameters are written `NAME=VALUE` after the operator's name, and are keys of config files.\n"
-    for name in OPERATORS.own:
+    for name in named_operators():
         words = words_of(OPERATORS.get(name))
-        if not words:
-            continue
         yield f"## {name}\n"
         yield "| parameter | meaning | allowed | default |\n|---|---|---|---|"
         for key, word in words.items():
@@ -96,9 +86,7 @@ def _operators() -> Iterator[str]:
 
 
 def _code(flags: str) -> str:
-    """HTML, because code in Markdown tables cannot contain a bar. Types have the names that other tools' help uses."""
-    for kind, name in KINDS.items():
-        flags = flags.replace(kind, name)
+    """HTML, because code in Markdown tables cannot contain a bar."""
     return f"<code>{escape(flags).replace('|', '&#124;')}</code>"
 
 

@@ -44,13 +44,13 @@ class Attention(ReferenceApart):
     general_last: ClassVar[bool] = True
     reference_rows: ClassVar[int | None] = REFERENCE_ROWS
     words: ClassVar[tuple[Word, ...]] = (
-        Word("B", "batch size", needed=True),
-        Word("H", "heads of q and o", needed=True),
+        Word("B", "batch size", needed=True, usual=4),
+        Word("H", "heads of q and o", needed=True, usual=16),
         Word("HK", "heads of k and v, each shared by H/HK heads of q; default: H"),
-        Word("S", "number of queries and keys, if equal"),
+        Word("S", "number of queries and keys, if equal", usual=4096),
         Word("SQ", "queries"),
         Word("SK", "keys"),
-        Word("D", "width of q and k", needed=True),
+        Word("D", "width of q and k", needed=True, usual=128),
         Word("DV", "width of v and o; default: D"),
         Word("dtype", "data type of q, k, v and o; f8e4m3: o is bf16", "choice", "bf16", choices=DTYPES),
         Word("layout", "order of their dimensions", "choice", "bhsd", choices=LAYOUTS),

@@ -32,7 +32,7 @@ class GroupedGemm(ReferenceApart):
 
     name: ClassVar[str] = "grouped_gemm"
     words: ClassVar[tuple[Word, ...]] = (
-        Word("E", "number of experts", needed=True),
+        Word("E", "number of experts", needed=True, usual=8),
         Word("M", "rows of A and C, of all experts together; with layout tn rows of each C", needed=True),
         Word("N", "columns of C", needed=True),
         Word("K", "length of sums; with layout tn rows of A and B, of all experts together", needed=True),

@@ -24,7 +24,7 @@ class Word:
     `default` describes in the help what happens then. Sizes whose names are single capital letters may share a value:
     `MN=1024`. A size with `sides` may have a number for each of these dimensions, `k=1x7` or k=(1, 7); equal ones are
     one number. A word that is `later` was added when there were already studies without it, so its default is not
-    written.
+    written. A `usual` value stands in examples, also of a word that is not needed.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Word:
     aliases: tuple[str, ...] = ()
     sides: tuple[str, ...] = ()
     later: bool = False
+    usual: int | None = None
 
     @property
     def letter(self) -> bool:
@@ -83,7 +84,8 @@ class Word:
         return {"size": size, "number": "a number", "flag": "true or false"}.get(self.kind, "a text")
 
     def example(self, size: int = 1024) -> str:
-        return f"{self.name}={self.choices[0] if self.choices else self.default or (3 if self.sides else size)}"
+        value = self.choices[0] if self.choices else self.default or self.usual or (3 if self.sides else size)
+        return f"{self.name}={value}"
 
     def _fits(self, value: Any) -> bool:
         if self.kind == "flag":
@@ -121,22 +123,26 @@ def words_of(operator: type[Any]) -> Mapping[str, Word]:
 def usage(name: str, words: Iterable[Word]) -> str:
     """An example of how an operator's parameters are written."""
     words = list(words)
-    apart = " ".join(word.example(_example_size(words)) for word in words if word.needed)
+    apart = " ".join(word.example(_example_size(words)) for word in words if word.needed or word.usual)
     written = ", or ".join(f"{name} {example}".rstrip() for example in dict.fromkeys((apart, short_example(words))))
-    others = ", ".join(word.name for word in words if not word.needed)
+    others = ", ".join(word.name for word in words if not (word.needed or word.usual))
     return f"such as: {written}" + (f"; it also takes {others}" if others else "")
 
 
 def short_example(words: Iterable[Word]) -> str:
     """All needed parameters, in as few words as possible."""
-    needed = [word for word in words if word.needed]
-    letters, size = "".join(word.name for word in needed if word.letter), _example_size(needed)
-    return " ".join([*([f"{letters}={size}"] if letters else []), *(w.example(size) for w in needed if not w.letter)])
+    needed = [word for word in words if word.needed or word.usual]
+    size, letters = _example_size(needed), dict[int, str]()
+    for word in needed:
+        if word.letter:
+            letters[word.usual or size] = letters.get(word.usual or size, "") + word.name
+    others = (word.example(size) for word in needed if not word.letter)
+    return " ".join([*(f"{names}={value}" for value, names in letters.items()), *others])
 
 
 def _example_size(words: Iterable[Word]) -> int:
     """Tensors of many dimensions are smaller along each."""
-    return 1024 if sum(word.needed for word in words) <= 3 else 64
+    return 1024 if sum(word.needed and not word.usual for word in words) <= 3 else 64
 
 
 def listed(names: Iterable[str]) -> str:

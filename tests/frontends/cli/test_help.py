@@ -30,6 +30,19 @@ def test_commands_are_in_four_groups_and_those_of_plug_ins_follow(deepgen: Calla
     assert titles == ["Options:", "Tune:", "Look at results:", "Use and ship:", "This machine:", "From plug-ins:"]
 
 
+def test_the_list_of_commands_is_whole_in_80_columns(deepgen: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = "".join(deepgen(*command, "-h").out.partition("\n\n")[2] for command in ([], ["library"], ["bundle"]))
+    assert "..." not in listed
+
+
+def test_values_have_plain_names(deepgen: Callable) -> None:
+    tune, show = deepgen("tune", "-h").out, deepgen("show", "-h").out
+    assert "--trials N " in tune and "--target-speedup X " in tune and "[at least 1]" in tune
+    assert "Usage: deepgen show [OPTIONS] STUDY\n" in show and "--trial N " in show
+    assert not re.search(r"[<{]|x>=", tune + show)
+
+
 def test_the_help_of_tune_names_all_values(deepgen: Callable) -> None:
     values = deepgen("tune", "-h").out.partition("Values of options:")[2]
     words = set(values.replace(",", " ").split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -134,10 +135,15 @@ def test_mistakes_of_a_file_name_what_is_known(project: Path, change: dict[str, 
 def test_help_names_operators_and_shows_the_words_of_one(deepgen: Callable) -> None:
     every, one = deepgen("tune", "--help"), deepgen("tune", "row_norms", "--help")
     assert (every.code, one.code) == (0, 0)
-    assert "Operator gemm, such as gemm MNK=1024:" in every.out
-    assert "lost, plain_norms, row_norms" in every.out  # by name: none of their packages was imported
+    assert re.search(r"^  attention +attention B=4 H=16 S=4096 D=128$", every.out, re.MULTILINE)
+    assert re.findall(r"^  (\w+) +of an installed package$", every.out, re.MULTILINE) == [
+        "lost",
+        "plain_norms",
+        "row_norms",
+    ]
+    assert "expression" not in every.out.partition("Operators (")[2].partition("Values of options")[0]
     assert "how many norms" not in every.out and "rows, R  how many norms" in one.out
-    assert "Operator gemm" not in one.out
+    assert "Operators (" not in one.out
     lost = deepgen("build", "lost", "--help")
     assert lost.code == 1 and "no_such_module" in lost.err
 

@@ -64,7 +64,7 @@ def pack(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Build a study's next kernels and pack them with a runner that needs only Python and numpy."""
+    """Build and pack a study's next kernels. Measuring them needs only Python and numpy."""
     current = settings.load()
     request = _request(words, values, current, trust=trust)
     [job] = session.jobs_of([request])

@@ -1,4 +1,4 @@
-"""Names for shell completion and help. Registries are imported only when their names are needed."""
+"""Names for shell completion, and help. Registries are imported only when their names are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def operators(incomplete: str) -> list[str]:
     """Completions of the first word of a command; the shell completes files itself."""
     from deepgen.operators import OPERATORS
 
-    return _starting(incomplete, OPERATORS.names())
+    return _starting(incomplete, (name for name in OPERATORS.names() if name != "expression"))
 
 
 def dtypes(incomplete: str) -> list[str]:
@@ -84,11 +84,29 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 _ASKED = "deepgen.words"
+# What a value is called in help, by typer's name of its type.
+_VALUES = {"int": "N", "integer": "N", "float": "X", "str": "NAME", "text": "NAME", "path": "PATH"}
+
+
+def with_plain_values(command: Any) -> Any:
+    """The command, whose help writes `--trials N` and `at least 1` for typer's `<int range>` and `x>=1`."""
+    for part in getattr(command, "commands", {}).values():
+        with_plain_values(part)
+    for one in command.params:
+        kind = one.type
+        if one.metavar is None:
+            one.metavar = _VALUES.get(kind.name.removesuffix(" range"))
+        if one.param_type_name == "argument" and one.metavar:  # without typer's braces
+            one.get_usage_pieces = lambda ctx, metavar=one.metavar: [metavar]
+        least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+        if least is not None:
+            text = f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
+            kind._describe_range = lambda text=text: text
+    return command
 
 
 class OperatorCommand(TyperCommand):
-    """A command whose help ends with the parameters of the operator given before `--help`, or of all built-in
-    operators.
+    """A command whose help ends with the operators, or with the parameters of the one that stands before `--help`.
 
     Contexts and formatters are typer's, whose classes have moved between its versions.
     """
@@ -100,14 +118,15 @@ class OperatorCommand(TyperCommand):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from deepgen.operators import OPERATORS
 
-        asked = [word for word in ctx.meta.get(_ASKED, ()) if word in OPERATORS]
-        for name in asked[:1] or OPERATORS.own:
-            _write(OPERATORS.get(name), formatter)
-        others = OPERATORS.names()[len(OPERATORS.own) :]
-        if others and not asked:
-            # Their packages are not imported just to list them.
-            with formatter.section("Operators of installed packages"):
-                formatter.write_text(f"{', '.join(others)}; parameters: {ctx.command_path} NAME --help")
+        asked = next((word for word in ctx.meta.get(_ASKED, ()) if word in OPERATORS), None)
+        if asked is None:
+            with formatter.section(f"Operators ({ctx.command_path} OPERATOR --help shows the parameters of one)"):
+                own = [(name, _example(OPERATORS.get(name))) for name in named_operators()]
+                # Packages are not imported just to list what they bring.
+                others = OPERATORS.names()[len(OPERATORS.own) :]
+                formatter.write_dl([*own, *((name, "of an installed package") for name in others)])
+        else:
+            _write(OPERATORS.get(asked), formatter)
         options = {name for parameter in self.params for name in parameter.opts}
         with formatter.section("Values of options"):
             formatter.write_dl([(o, text) for o, text in _values_of_options() if o in options])
@@ -120,12 +139,25 @@ def _values_of_options() -> Iterator[tuple[str, str]]:
     yield "--target", f"KIND:native, or KIND:ARCH such as cuda:sm_90; a KIND is {', '.join(target_kinds())}"
 
 
-def _write(operator: type[Operator], formatter: Any) -> None:
+def named_operators() -> tuple[str, ...]:
+    """The built-in operators that have a name on the command line; an expression of a file has none."""
+    from deepgen.operators import OPERATORS
+
+    return tuple(name for name in OPERATORS.own if name != "expression")
+
+
+def _example(operator: type[Operator]) -> str:
     from deepgen.operators import words_of
     from deepgen.operators.words import short_example
 
+    return f"{operator.name} {short_example(words_of(operator).values())}".rstrip()
+
+
+def _write(operator: type[Operator], formatter: Any) -> None:
+    from deepgen.operators import words_of
+
     words = words_of(operator).values()
-    example = f"{operator.name} {short_example(words)}".rstrip()
+    example = _example(operator)
     fits = len(example) + len(operator.name) < 60  # in 80 columns, including the surrounding text
     with formatter.section(f"Operator {operator.name}, such as {example}" if fits else f"Operator {example}"):
         if words:

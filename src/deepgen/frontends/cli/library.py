@@ -46,7 +46,7 @@ def add(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Add the winners of studies. A library that is not there yet is made."""
+    """Add the winners of studies. Creates the library if there is none."""
     current = settings.load()
     opened = _open(library, trust)
     folders = [inside for word in studies for inside in studies_in(Path(word)) or [find(word, current)]]
@@ -75,7 +75,7 @@ def merge(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Add the entries of other libraries. Of two for the same work under like conditions the faster is kept."""
+    """Add the entries of other libraries. Of two for the same work under similar conditions, the faster is kept."""
     opened = _open(library, trust)
     became = {str(other): opened.merge(_there(other, trust)) for other in others}
     if as_json:
@@ -88,7 +88,7 @@ def merge(
 
 @app.command("list")
 def list_(library: Folder = DEFAULT, as_json: options.AsJson = False) -> None:
-    """List the entries: what they compute, where, how fast they were, beside which baselines."""
+    """List the entries, with their times and baselines."""
     opened = _there(library)
     if as_json:
         entries = {entry.name: entry.to_json() for entry in opened.list()}
@@ -114,7 +114,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove entries by name; without a name, what is damaged and what another entry serves as fast."""
+    """Remove entries. Without names: those that are damaged, and those that another entry serves as fast."""
     pruned = _there(library).prune(tuple(names or ()), dry_run=dry_run)
     if as_json:
         print_json({"library": str(library), "removed": {one.name: one.why for one in pruned}, "dry_run": dry_run})
@@ -143,7 +143,7 @@ def check(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Verify and time every entry again, as after an upgrade. Exit code 1 if one is wrong, slower or damaged."""
+    """Verify and time all entries again. Use it after an upgrade. Exit code 1 if one is wrong, slower or damaged."""
     opened = _there(library, trust)
     rows = run_check(opened, tolerance=tolerance, say=note)
     shapes = time_across(opened, say=note) if across else 0
@@ -171,7 +171,7 @@ def why(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
+    """Say which kernel serves a shape, and why. A vendor's library may serve it, too."""
     operator, _ = operator_words.parse(words, **options.of_operator(values))
     opened = _there(library, trust)
     where = values["target"] or settings.load().target
@@ -205,7 +205,7 @@ def export(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Ship a library: for C and C++ (--c DIR), or as a Python package that needs no compiler (--wheel DIR)."""
+    """Ship a library for C and C++ (--c), or as a wheel (--wheel)."""
     if (c is None) == (wheel is None):
         raise BadInput("export needs an output format", allowed="--c DIR or --wheel DIR")
     opened = _there(library, trust)

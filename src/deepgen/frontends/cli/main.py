@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 import deepgen
-from deepgen.frontends.cli.completion import OperatorCommand
+from deepgen.frontends.cli.completion import OperatorCommand, with_plain_values
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.registry import Registry
 
@@ -36,46 +36,31 @@ _GROUPS = {
         "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
         "resume": ("tune:resume", "Resume a study."),
         "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
-        "judge": (
-            "judge:judge",
-            "Verify one kernel as thoroughly as a winner, and report its properties.",
-        ),
+        "judge": ("judge:judge", "Verify one kernel as thoroughly as a winner."),
         "build": ("build:build", "Build one kernel without measuring it. Needs no device."),
-        "space": ("space:space", "Count and describe the search space of an operator on a target, or of a file."),
+        "space": ("space:space", "Count and describe a search space."),
     },
     "Look at results": {
         "status": ("status:status", "Show the state of studies: running or not, trials, best so far."),
         "top": ("show:top", "Show the fastest configs of a study."),
-        "show": (
-            "show:show",
-            "Show a study's result, or a trial's source, assembly or schedule; or what a file would tune.",
-        ),
+        "show": ("show:show", "Show a study's result, or one trial: source, assembly, loops."),
         "report": ("report:report", "Write a report: one self-contained HTML page."),
         "serve": ("serve:serve", "Watch studies in the browser while they run."),
-        "analyze": ("analyze:analyze", "Find what explains the time: hardware counters, build statistics, knobs."),
+        "analyze": ("analyze:analyze", "Find what explains the time: knobs, counters, build statistics."),
         "count": ("analyze:count", "Count hardware events of a study's best kernels."),
         "stop": ("status:stop", "Stop a running study and every process it started."),
     },
     "Use and ship": {
         "library": ("library:app", "Keep winners in a library, and ship them."),
         "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
-        "bench": (
-            "bench:bench",
-            "Time a model in eager and compiled torch, with and without a library's kernels, interleaved.",
-        ),
-        "export": ("export:export", "Write the best configs in another format, or all trials as a table or T4."),
+        "bench": ("bench:bench", "Time a torch model with and without a library's kernels."),
+        "export": ("export:export", "Write the best configs or all trials in another format."),
         "import": ("export:import_results", "Read another tuner's results, or make a study of a recording."),
-        "replay": (
-            "replay:replay",
-            "Score a strategy on a recorded space: best possible time / best time found within the budget.",
-        ),
+        "replay": ("replay:replay", "Score a search strategy on a recorded space, without hardware."),
     },
     "This machine": {
         "doctor": ("doctor:doctor", "Show what this machine has, what is missing, and how to get it."),
-        "allow": (
-            "doctor:allow",
-            "Allow the programs that a project's deepgen.toml names to run, until the file changes.",
-        ),
+        "allow": ("doctor:allow", "Allow a project's deepgen.toml to name programs that are run."),
         "clean": ("status:clean", "Free disk space: build cache, leftovers of killed runs, studies."),
     },
 }
@@ -116,6 +101,10 @@ def root(
 
 class _InGroups(TyperGroup):
     """Lists commands grouped by purpose, those of plug-ins last. Contexts and formatters are typer's."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        return command if command is None else with_plain_values(command)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         every = self.list_commands(ctx)
@@ -247,10 +236,9 @@ def _tell(error: Exception) -> int:
 
 
 def _in_words(usage: str) -> str:
-    """What is wrong with a number, without the library's notation of ranges."""
+    """What is wrong with a number, in a sentence."""
     usage = re.sub(r"is not a valid (int|integer|float)( range)?\b", lambda m: f"is not {_NUMBERS[m[1]]}", usage)
-    usage = re.sub(r"is not in the range x>=(\S+)", r"is not at least \1", usage)
-    return re.sub(r"is not in the range (\S+?)<=x<=(\S+)", r"is not from \1 to \2", usage)
+    return usage.replace("is not in the range ", "is not ")
 
 
 def _without_a_name(error: OSError) -> str:

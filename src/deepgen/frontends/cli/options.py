@@ -146,7 +146,8 @@ _DECLARED = (
     OptionSpec("jobs", int, "Parallel builds. [one per core]", least=1),
     OptionSpec("engine", str, "Where to build and measure: local, or ray for a Ray cluster.", default="local"),
     OptionSpec(
-        "address", str, "With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]"
+        "address", str, "With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]",
+        metavar="HOST:PORT",
     ),
     OptionSpec(
         "seed", int, "Random seed of inputs and search. [0]", least=0, key="seed", allowed="an integer of at least 0"

@@ -32,7 +32,12 @@ LearnFrom = Annotated[
 ]
 StrategyOption = Annotated[
     list[str] | None,
-    typer.Option("--option", help="An option of the strategy, such as library=lightgbm.", show_default=False),
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Option of the strategy, such as library=lightgbm.",
+        show_default=False,
+    ),
 ]
 
 

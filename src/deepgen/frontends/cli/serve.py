@@ -19,7 +19,11 @@ Studies = Annotated[
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 Address = Annotated[
     str,
-    typer.Option("--host", help="Address to listen on; others than the default may be reachable from other machines."),
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on; others than the default may be reachable from other machines.",
+    ),
 ]
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Read-only: studies cannot be stopped from the page.")]
 
