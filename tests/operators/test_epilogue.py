@@ -1,4 +1,4 @@
-"""Epilogues as texts: what they say, how a mistake is answered, and what they compute."""
+"""Epilogues as formulas: what they say, how a mistake is answered, and what they compute."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class OneDnn:
         if operator.a not in _ONEDNN_DTYPES or not operator.a == operator.b == operator.c:
             return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_ONEDNN_DTYPES)
         if (operator.alpha, operator.beta, operator.scales, operator.epilogue) != (1.0, 0.0, "none", ""):
-            return "oneDNN is compared without alpha, beta, scales and epilogues as texts"
+            return "oneDNN is compared without alpha, beta, scales and epilogues as formulas"
         return None if find_spec("torch") else "torch, which includes oneDNN, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:

@@ -64,7 +64,7 @@ class Conv2d(Operator):
         WEIGHT_LAYOUT,
         Word("dilation", "distance between the filter's elements", default=1, sides=_SIDES),
         Word("groups", "groups of channels", default=1),
-        Word("epilogue", "what is done with the result, such as bias,relu", "choice", NONE),
+        Word("epilogue", "operations on the result, such as bias,relu", "choice", NONE),
     )
 
     n: int

@@ -331,7 +331,7 @@ def check(gemm: Gemm) -> None:
     if text and any(words):
         both = [name for name, there in zip(("bias", "activation", "scales", "beta"), words, strict=True) if there]
         what = f"gemm: epilogue {text!r} beside {' and '.join(both)}"
-        raise BadInput(what, allowed="all of it in the text, such as relu(x * scale[m] + bias[n] + c0[m, n])")
+        raise BadInput(what, allowed="all of it in the formula, such as relu(x * scale[m] + bias[n] + c0[m, n])")
     if text and (gemm.c not in RESULTS or gemm.acc not in ("f32", "i32")):
         what = f"gemm: epilogue {text!r} with {gemm.acc} sums and a result in {gemm.c}"
         raise BadInput(what, allowed="f32 or i32 sums, and a result in " + ", ".join(RESULTS))

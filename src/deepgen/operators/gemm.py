@@ -53,10 +53,10 @@ class Gemm(Operator):
         Word("B", "batch size", aliases=("batch",)),
         Word("dtype", "data type of A and B; results of 8-bit types are wider", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
-        Word("epilogue", "bias,relu or a text such as gelu(x + bias[n]) + residual[m, n]", "choice", "none"),
+        Word("epilogue", "bias,relu or a formula such as gelu(x + bias[n]) + residual[m, n]", "choice", "none"),
         Word(
             "pair",
-            "where the epilogue has y, of a second B: rows or columns of B (joined), or B2 (two)",
+            "a second product y, for the epilogue: its B is part of B (joined) or a parameter B2 (two)",
             "choice",
             "none",
             choices=epilogues.PAIRS,
@@ -357,9 +357,9 @@ def gemm(
         also 1x128,128x128 and others in BLOCK_SCALES: one for each row of A and 128 steps of K (`scale_a`, M x K / 128,
         with any strides), and one for each 128 columns of B and 128 steps of K (`scale_b`, N / 128 x K / 128).
     fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
-    epilogue: a text in place of beta, bias, activation and scales, such as "gelu(x + bias[n]) + residual[m, n]". Its
-        operands are arguments of calls, in their order in the text, by the names that they have there.
-    pair: with y in the text, an element of the product with a second B: `joined` if B holds both, the second after the
+    epilogue: a formula in place of beta, bias, activation and scales, such as "gelu(x + bias[n]) + residual[m, n]". Its
+        operands are arguments of calls, in their order in the formula, by the names that they have there.
+    pair: with y in the formula, an element of the product with a second B: `joined` if B holds both, the second after the
         first N rows or columns (the default then), or `two` if it is an argument B2.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))
@@ -378,7 +378,7 @@ def gemm(
             text = epilogues.canonical(epilogue)
             pair = "joined" if pair == "none" and epilogues.has_second(text) else pair
     elif epilogue != "none":
-        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed="a text with x, such as relu(x + bias[n])")
+        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed="a formula with x, such as relu(x + bias[n])")
     return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums, text, pair)
 
 
@@ -388,6 +388,6 @@ def _follows(epilogue: str) -> dict[str, Any]:
     bias = steps[:1] == ["bias"]
     after = steps[1:] if bias else steps
     if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
-        words = f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one of them; or a text: relu(x + bias[n])"
+        words = f"bias, one of {', '.join(ACTIVATIONS[1:])}, or bias and one of them; or a formula: relu(x + bias[n])"
         raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=words)
     return {"bias": bias, "activation": after[0] if after else "none"}

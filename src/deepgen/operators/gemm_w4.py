@@ -51,8 +51,8 @@ class GemmW4(Operator):
         Word("K", "columns of x and of the weights; even", needed=True),
         Word("G", "weights of a row that share a scale: a power of two from 32 on; 0: all", default=128, least=0),
         Word("dtype", "data type of x, scales and y", "choice", "bf16", choices=FORMATS),
-        Word("zeros", "whether groups have zero points; without, it is 8", "flag", False),
-        Word("weight_layout", "packed: as pack_w4 lays weights out", "choice", NONE, choices=LAYOUTS),
+        Word("zeros", "each group has a zero point; otherwise all are 8", "flag", False),
+        Word("weight_layout", "packed: in the order of dg.pack_w4", "choice", NONE, choices=LAYOUTS),
     )
 
     m: int

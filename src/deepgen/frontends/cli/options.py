@@ -108,10 +108,10 @@ _DECLARED = (
     OptionSpec(
         "fast_sums", bool, "Allow accumulation below f32 precision; same as fast_sums=true."
     ),
-    OptionSpec("causal", bool, "Causal attention: a query sees no later keys; same as causal=true."),
-    OptionSpec("lengths", bool, "Attention: each batch has a number of keys of its own; same as lengths=true."),
+    OptionSpec("causal", bool, "Attention: a query sees no later keys; same as causal=true."),
+    OptionSpec("lengths", bool, "Attention: a number of keys for each batch; same as lengths=true."),
     OptionSpec(
-        "page", int, "Attention: keys of a page, where k and v are in pages; same as page=...", least=1, metavar="KEYS"
+        "page", int, "Attention: keys per page of k and v; same as page=...", least=1, metavar="KEYS"
     ),
     OptionSpec(
         "also", str, "Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels "

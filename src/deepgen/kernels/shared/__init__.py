@@ -77,7 +77,7 @@ def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: 
 
 
 def sources(package: str, names: Iterable[str], *, epilogue: bool = False) -> tuple[Source, ...]:
-    """Files of a package, or of this one if that does not have them; without what only epilogues as texts need."""
+    """Files of a package, or of this one if that does not have them; without what only epilogues as formulas need."""
     return tuple(Source(name, _resolved_text(package, name, epilogue)) for name in names)
 
 

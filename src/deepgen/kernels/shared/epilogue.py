@@ -28,7 +28,7 @@ from deepgen.operators.epilogue import (
 from deepgen.vocabulary import Arg, ScalarArg, Source, TensorArg
 
 HEADER, FUNCTIONS = "epilogue_text.h", "epilogue_functions.h"
-REFUSED = "it has no epilogues as texts"
+REFUSED = "it has no epilogues as formulas"
 # Issue slots of a warp, for one element; an exponential and a quotient occupy their unit for eight each.
 _SLOTS = {"gelu": 22.0, "gelu_tanh": 16.0, "silu": 16.0, "sigmoid": 16.0, "tanh": 16.0, "exp": 8.0, "/": 8.0}
 _SHORTER = {("gelu", "bf16"): "gelu_bf16", ("gelu", "f16"): "gelu_f16"}  # where results are rounded to so few bits
@@ -43,7 +43,7 @@ def refused(gemm: Gemm, results: tuple[str, ...] = ("f32", "bf16", "f16"), *, pa
     if gemm.pair != "none" and not pairs:
         return "it has no pairs of products"
     if gemm.epilogue and gemm.c not in results:
-        return f"its epilogues as texts produce {', '.join(results)}"
+        return f"its epilogues as formulas produce {', '.join(results)}"
     return None
 
 

@@ -31,7 +31,7 @@ class CScaledGemm:
         if not isinstance(operator, Gemm) or operator.blocks is None:
             return "it supports gemm with scales of blocks only"
         if operator.epilogue:
-            return "it has no epilogues as texts"
+            return "it has no epilogues as formulas"
         if operator.c == "f16" and isinstance(target, Riscv) and not target.has("zvfh"):
             return "a result in f16 needs a target with zvfh"
         return None if operator.c in _RESULTS else "its results are f32, bf16 or f16"
