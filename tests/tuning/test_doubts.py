@@ -178,8 +178,9 @@ def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(
     assert f"{seconds_text(winner['trial_seconds'])} in the search" in capsys.readouterr().out
     top(str(study.folder))
     listed = " ".join(capsys.readouterr().out.split())
-    assert "trial time timed in rate config" in listed
-    assert f"{seconds_text(winner['seconds'])} finals" in listed
+    assert "trial finals search rate config" in listed
+    assert f"{seconds_text(winner['seconds'])} {seconds_text(winner['trial_seconds'])} " in listed
+    assert f" - {seconds_text(rows[-1]['seconds'])} " in listed
 
 
 def test_a_faster_baseline_is_the_first_thing_that_a_result_says(

@@ -267,20 +267,26 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     if not rows:
         raise DeepgenError(f"{opened.folder} has no correct kernel yet")
     first = rows[0]["config"]
+    times = ("finals", "search") if any(row["finals"] for row in rows) else ("search",)
+    shown = [
+        {
+            "trial": str(row["trial"]),
+            "finals": seconds_text(row["finals"]["seconds"]) if row["finals"] else "-",
+            "search": seconds_text(row["seconds"]),
+            "rate": rate_text(row["finals"] or row),
+            "config": config_text({k: v for k, v in row["config"].items() if row is rows[0] or v != first.get(k)}),
+        }
+        for row in rows
+    ]
+    columns = ("trial", *times, "rate", "config")
     table(
         f"{opened.describe()} on {opened.target.shown}",
-        ("trial", "time", "timed in", "rate", "config"),
-        [
-            (
-                str(row["trial"]),
-                seconds_text((row["finals"] or row)["seconds"]),
-                "finals" if row["finals"] else "search",
-                rate_text(row["finals"] or row),
-                config_text({k: v for k, v in row["config"].items() if row is rows[0] or v != first.get(k)}),
-            )
-            for row in rows
-        ],
-        right=("trial", "time", "rate"),
+        columns,
+        [tuple(map(row.__getitem__, columns)) for row in shown],
+        right=columns[:-1],
     )
+    notes = ["A rate is that of the finals if the config took part, otherwise of the search."] if len(times) > 1 else []
     if len(rows) > 1:
-        paragraph("Configs after the first list only the knobs that differ from it.")
+        notes.append("Configs after the first list only the knobs that differ from it.")
+    if notes:
+        paragraph(" ".join(notes))
