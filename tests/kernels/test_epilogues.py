@@ -1,4 +1,4 @@
-"""Epilogues as formulas in kernels: drawn ones on this machine's CPU, and on GPUs in emulation; no family ignores one."""
+"""Epilogues as formulas in kernels: drawn ones on this CPU, and on GPUs in emulation; no family ignores one."""
 
 from __future__ import annotations
 

@@ -359,8 +359,8 @@ def gemm(
     fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
     epilogue: a formula in place of beta, bias, activation and scales, such as "gelu(x + bias[n]) + residual[m, n]". Its
         operands are arguments of calls, in their order in the formula, by the names that they have there.
-    pair: with y in the formula, an element of the product with a second B: `joined` if B holds both, the second after the
-        first N rows or columns (the default then), or `two` if it is an argument B2.
+    pair: with y in the formula, an element of the product with a second B: `joined` if B holds both, the second after
+        the first N rows or columns (the default then), or `two` if it is an argument B2.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))
     dtype = our_name(dtype)

@@ -38,8 +38,8 @@ def test_the_list_of_commands_is_whole_in_80_columns(deepgen: Callable, monkeypa
 
 def test_values_have_plain_names(deepgen: Callable) -> None:
     tune, show = deepgen("tune", "-h").out, deepgen("show", "-h").out
-    assert "--trials N " in tune and "--target-speedup X " in tune and "[at least 1]" in tune
-    assert "Usage: deepgen show [OPTIONS] STUDY\n" in show and "--trial N " in show
+    assert "--trials NUMBER " in tune and "[at least 1]" in tune
+    assert "Usage: deepgen show [OPTIONS] STUDY\n" in show and "--trial NUMBER " in show
     assert not re.search(r"[<{]|x>=", tune + show)
 
 

@@ -85,11 +85,11 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 _ASKED = "deepgen.words"
 # What a value is called in help, by typer's name of its type.
-_VALUES = {"int": "N", "integer": "N", "float": "X", "str": "NAME", "text": "NAME", "path": "PATH"}
+_VALUES = {"int": "NUMBER", "integer": "NUMBER", "float": "NUMBER", "str": "NAME", "text": "NAME", "path": "PATH"}
 
 
 def with_plain_values(command: Any) -> Any:
-    """The command, whose help writes `--trials N` and `at least 1` for typer's `<int range>` and `x>=1`."""
+    """The command, whose help writes `--trials NUMBER` and `at least 1` for typer's `<int range>` and `x>=1`."""
     for part in getattr(command, "commands", {}).values():
         with_plain_values(part)
     for one in command.params:
