@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import deepgen as dg  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
+from deepgen.vocabulary import BadInput  # noqa: E402
 
 F, nn = torch.nn.functional, torch.nn
 X, W, V, JOINED, B, R = (2, 5, 24), (40, 24), (40, 24), (80, 24), (40,), (2, 5, 40)
@@ -118,11 +119,35 @@ def test_results_of_16_bits_and_products_in_another_format() -> None:
         (lambda x, z, w, v: F.linear(x, w) * F.linear(z, v), [X, X, W, V]),
         (lambda x, w, r: F.linear(x, w) + r, [X, W, (1, 5, 40)]),  # rows that repeat
         (lambda x, w, r: F.linear(x, w).cumsum(-1) + r, [X, W, R]),
+        (lambda x, w, b: F.linear(x, w) + b.exp(), [X, W, B]),  # an operand that is computed
+        (lambda x, w, v: torch.addmm(x @ v.T, x, w.T), [(7, 24), W, V]),  # what is added is a product
+        (lambda x, w: F.linear(x, w) + torch.arange(40.0), [X, W]),
+        (lambda x, w, b: F.linear(x, w) + b.expand(7, 40), [(7, 24), W, B]),  # rows at one address
     ],
 )
 def test_anything_else_is_an_expression(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
-    operator = dt.traced(function, *(drawn(*shape) for shape in shapes)).operator
-    assert not isinstance(operator, Gemm)
+    inputs = [drawn(*shape) for shape in shapes]
+    call = dt.traced(function, *inputs)
+    assert not isinstance(call.operator, Gemm)
+    assert len(call.arguments(*inputs)) == len(call.operator.tensors()) - 1
+
+
+def halves_of_integers(x: Any, w: Any) -> Any:
+    both = F.linear(x, w).int()
+    return F.silu(both[..., :40].float()) * both[..., 40:].float()
+
+
+def used_twice_each_time(x: Any, w: Any) -> Any:
+    out = F.linear(x, w)
+    for _ in range(40):
+        out = out * out.sigmoid()
+    return out
+
+
+@pytest.mark.parametrize(("function", "why"), [(halves_of_integers, "cast"), (used_twice_each_time, "too many")])
+def test_what_is_rounded_between_or_never_ends_is_no_epilogue(function: Callable[..., Any], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        dt.traced(function, drawn(*X), drawn(*JOINED))
 
 
 def test_a_layer_is_tuned_loaded_and_called(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _FUNCTIONS = {"maximum": "max", "minimum": "min", "neg": "neg", "abs": "abs", "exp": "exp", "relu": "relu",
               "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu"}  # fmt: skip
 _GELU = {"none": "gelu", "tanh": "gelu_tanh"}
+_MOST_NODES = 400  # of a text: what is used twice has twice its length, again and again
 _NAMES = {"n": "bias", "m": "factor", "mn": "residual", "0": "one"}
 
 
@@ -74,6 +75,7 @@ class _Reading:
         self.joined = False
         self.operands: dict[tuple[Node, int | None], EpilogueOperand] = {}
         self.after: dict[Node, bool] = {}  # whether a product is part of it
+        self.left = _MOST_NODES
         for node in graph.graph.nodes:
             inner = any(self.after.get(one, False) for one in node.all_input_nodes)
             self.after[node] = node.target in _PRODUCTS or inner
@@ -97,7 +99,9 @@ class _Reading:
             return None  # each element is multiplied once or twice: product families are for more reuse
         sources = self._sources()
         names = [one.name for one in joint.tensors() if one.name != "C"]
-        return Fused(joint, lambda all_: tuple(sources[name](all_) for name in names))
+        whole = Fused(joint, lambda all_: tuple(sources[name](all_) for name in names))
+        whole.read(tensors)  # raises if something that it reads is computed
+        return whole
 
     # What is read -----------------------------------------------------------------------------------------------------
 
@@ -143,6 +147,9 @@ class _Reading:
     # The text ---------------------------------------------------------------------------------------------------------
 
     def tree(self, node: Any) -> Tree:
+        self.left -= 1
+        if self.left < 0:
+            raise _Other
         if not isinstance(node, Node):
             if isinstance(node, bool) or not isinstance(node, (int, float)):
                 raise _Other
@@ -155,7 +162,7 @@ class _Reading:
             return self.half(node)
         name = _name(node)
         if name in _SAME:
-            return self.same(node)
+            return self.tree(self.same(node))
         if name == "mul" and (inner := self.silu(node)) is not None:
             return Apply("silu", (self.tree(inner),))
         if name in _SIGNS and not node.kwargs and len(node.args) == 2:
@@ -168,13 +175,14 @@ class _Reading:
             return self.clamped(node)
         raise _Other
 
-    def same(self, node: Node) -> Tree:
-        """Of views only those that keep rows; of casts those between floats, since nothing is rounded in between."""
+    def same(self, node: Node) -> Node:
+        """The node whose elements these are. Of views only those that keep rows; of casts those between floats, since
+        nothing is rounded in between."""
         inner = node.args[0]
         assert isinstance(inner, Node)
         if not node.meta["val"].dtype.is_floating_point or _shape(node)[-1:] != _shape(inner)[-1:]:
             raise _Other
-        return self.tree(inner)
+        return inner
 
     def clamped(self, node: Node) -> Tree:
         inner, low, high = (*node.args, None, None)[:3]
@@ -240,8 +248,8 @@ class _Reading:
             whole = whole.args[0]
         if _shape(node)[-1] != n or _shape(whole)[-1] != 2 * n or place not in (0, 1):
             raise _Other
-        while _name(whole) in _SAME and _shape(whole)[-1] == 2 * n:
-            whole = whole.args[0]
+        while _name(whole) in _SAME:
+            whole = self.same(whole)
         if whole.target not in _PRODUCTS or (self.products and not self.joined):
             raise _Other
         self.joined = True
@@ -263,7 +271,7 @@ class _Reading:
             kind = "0"
         else:
             raise _Other
-        rows_lie_apart = kind == "mn" and len(shape) == 2 and value.stride(1) == 1
+        rows_lie_apart = kind == "mn" and len(shape) == 2 and value.stride(1) == 1 and value.stride(0) >= n
         if format_of(value) not in FORMATS or not (value.is_contiguous() or rows_lie_apart):
             raise _Other
         same = sum(one.kind == kind for one in self.operands.values())

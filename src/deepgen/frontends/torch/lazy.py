@@ -296,10 +296,14 @@ def full_like(x: Lazy, value: Any, *, dtype: Any = None, **_: Any) -> Lazy:
     return constant(value, dtype or x.kind, x.shape)
 
 
-def arange(start: int, end: int, step: int = 1, *, dtype: Any = None, **_: Any) -> Lazy:
-    chosen, kind = range(start, end, step), dtype or torch.int64
-    dims = ((len(chosen),) if len(chosen) > 1 else (),)
-    return Lazy(dims, kind, lambda at: (only(at[0]) * step + start).cast(wide(kind)))
+def arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Lazy:
+    first, last, by = map(int, (start, end, step))
+    if (first, last, by) != (start, end, step):
+        raise BadInput(f"arange from {start} to {end} in steps of {step}", allowed="whole numbers")
+    whole = all(isinstance(one, int) for one in (start, end, step))
+    kind = dtype or (torch.int64 if whole else torch.get_default_dtype())
+    dims = ((count,) if (count := len(range(first, last, by))) > 1 else (),)
+    return Lazy(dims, kind, lambda at: (only(at[0]) * by + first).cast(wide(kind)))
 
 
 def _copied(x: Lazy, *, dtype: Any = None, **_: Any) -> Lazy:
