@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -94,6 +95,17 @@ def test_a_union_is_written_and_read_back(union: Space) -> None:
     assert list(again) == list(union)
     with pytest.raises(BadInput, match="union"):
         Space.from_json({**union.to_json(), "union": "nowhere"})
+
+
+@pytest.mark.parametrize("nested", [{"inner": "nowhere"}, {"inner": "unroll"}, {"cached": "sketch"}, ["sketch"]])
+def test_a_union_within_a_union_is_by_a_knob_that_all_of_its_configs_have(nested: Any) -> None:
+    """Of a changed file it had counted other configs, or ended with an error of Python's."""
+    inner = Space.union("inner", sketches())
+    union = Space.union("all", {"inner": inner, "cached": sketches()["cached"]}, by="family")
+    data = {**union.to_json(), "unions": nested}
+    del data["fingerprint"]
+    with pytest.raises(BadInput, match="union|space file"):
+        Space.from_json(data).count()
 
 
 def test_a_shared_knob_has_values_of_one_kind() -> None:

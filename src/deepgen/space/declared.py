@@ -266,12 +266,12 @@ class Declared:
                 space.derive(name, expr_from_json(expr, space._derived))
             for name, expr in data["requirements"]:
                 space.require(expr_from_json(expr, space._derived), name)
+            space._nested = {str(label): str(by) for label, by in dict(data.get("unions", {})).items()}
         except (KeyError, ValueError, TypeError) as error:
             raise BadInput(f"the space file is not complete: {error!r}") from error
         space._by = data.get("union")
         if space._by is not None and not any(k.name == space._by and k.places == len(k.values) for k in space.knobs):
             raise BadInput(f"the union is by {space._by!r}", allowed="the name of a knob without a condition")
-        space._nested = {str(label): str(by) for label, by in data.get("unions", {}).items()}
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was modified: its fingerprint does not match its content")
         return space

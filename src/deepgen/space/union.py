@@ -22,6 +22,7 @@ from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes
 from deepgen.space.relax import Partial, relax
 from deepgen.space.rows import variable
+from deepgen.vocabulary.errors import BadInput
 
 Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: its place in the union
 NEW, OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it lacks
@@ -265,6 +266,8 @@ def _union(
     for value, (mark, own, places) in zip(knobs[place].values, alternatives(knobs, by), strict=True):
         rest = [order[1:] for order in orders if order[0] == mark]
         inner = nested.get(value)
+        if inner is not None and not any(k.name == inner and k.values and k.places == len(k.values) for k in own):
+            raise BadInput(f"{mark} is a union by {inner!r}", allowed="the name of a knob that all of its configs have")
         engine = (
             _without_solver(name, own, requirements, memory, rest)
             if inner is None
