@@ -104,6 +104,15 @@ def test_sizes_that_vary_are_one_operator_of_several_shapes(tmp_path: Path) -> N
         assert (least, most) == (16, 64) and 1 <= len(between) <= 2, "one was drawn"
 
 
+def test_sizes_that_vary_together_are_drawn_together() -> None:
+    """Of causal attention with more queries than keys, the first would see nothing."""
+    shapes = [dg.attention(1, 2, tokens, tokens, 16, causal=True) for tokens in (100, 165)]
+    recorded = work.ordered("cpu", [work.RecordedPart(shape, 1, 1.0) for shape in shapes])
+    [part] = recording.joined(recorded).parts
+    assert len(part.also) == 2
+    assert all(one.sizes()["SQ"] == one.sizes()["SK"] for one in part.also)
+
+
 def test_a_recording_is_read_after_its_end() -> None:
     with dt.record() as work, pytest.raises(DeepgenError, match="leave the `with` block"):
         work.save("work.json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import exp, log
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -91,9 +90,8 @@ def _spread(first: Operator, others: Sequence[Any]) -> tuple[Operator, ...]:
     every = sorted((first, *others), key=lambda one: one.least_bytes())
     ends = dict.fromkeys(one for one in (every[0], every[-1]) if one != first)
     low, high = every[0].sizes(), every[-1].sizes()
-    chance = Random(first.slug())
-    drawn = {name: round(exp(chance.uniform(log(low[name] or 1), log(high[name] or 1)))) for name in low}
-    between = first.resized({name: n if low[name] != high[name] else low[name] for name, n in drawn.items()}, {}, {})
+    part = Random(first.slug()).random()  # the same for all sizes: what is equal, such as queries and keys, stays so
+    between = first.resized({name: round(low[name] ** (1 - part) * high[name] ** part) for name in low}, {}, {})
     return (*ends, between) if others and between not in every else tuple(ends)
 
 
