@@ -21,11 +21,19 @@ from deepgen.frontends.cli.main import main
 from deepgen.report import charts, knob_charts, trials
 from deepgen.report.facts import facts_of, facts_of_several
 from deepgen.report.markdown import markdown
+from deepgen.targets import resolve
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError
 
 CELLS = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.floats(allow_nan=False))
+
+
+def test_a_devices_rates_are_words(sim: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim, "target", resolve("cuda:sm_90a"))
+    versions = facts_of(sim)["versions"]
+    assert versions["vector_peaks"].startswith("f64 33500.0, f32 66900.0, ")
+    assert versions["features"].startswith("dp4a half2 ")
 
 
 def test_facts_are_plain_json_and_agree_with_the_summary(sim: Study) -> None:

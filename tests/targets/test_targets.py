@@ -107,6 +107,21 @@ def test_json_round_trip(name: str) -> None:
     assert target.fingerprint() == targets.from_json(target.to_json()).fingerprint()
 
 
+@pytest.mark.parametrize(
+    ("name", "fact", "value"),
+    [
+        ("x86:avx2", "model", "Xeon\n"),
+        ("cuda:sm_90a", "features", ["wgmma\n"]),
+        ("cuda:sm_90a", "peaks", [["f32\n", 1.0]]),
+        ("cuda:sm_90a", "peaks", [["f32", float("inf")]]),
+        ("cuda:sm_90a", "bandwidth_gbs", float("nan")),
+    ],
+)
+def test_facts_that_kernels_must_not_have_are_refused(name: str, fact: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"{fact} is .* \\(finite numbers, and text without control characters\\)"):
+        targets.from_json({**targets.resolve(name).to_json(), fact: value})  # type: ignore[dict-item]
+
+
 def test_no_name_means_the_best_device_here() -> None:
     assert targets.resolve(None).name == targets.best()
     if not host.has_cuda() and not host.has_hip():

@@ -367,4 +367,10 @@ def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
     ran = budget.get("versions")
     out |= {str(k): str(v) for k, v in ran.items()} if isinstance(ran, dict) else {}
     device = {k: v for k, v in study.target.to_json().items() if k != "name" and v is not None}
-    return {**out, **{k: " ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in device.items()}}
+    return {**out, **{name: _in_words(fact) for name, fact in device.items()}}
+
+
+def _in_words(fact: Any) -> str:
+    if not isinstance(fact, (list, tuple)):
+        return str(fact)
+    return (", " if any(isinstance(one, (list, tuple)) for one in fact) else " ").join(map(_in_words, fact))

@@ -90,14 +90,17 @@ def from_json(data: Mapping[str, Any]) -> Target:
     for field in fields(target):
         value = getattr(target, field.name)
         if not _harmless(value):
-            raise BadInput(f"target {kind}: {field.name} is {value!r:.60}", allowed=str(field.type))
+            what = f"target {kind}: {field.name} is {value!r:.60}"
+            raise BadInput(what, allowed="finite numbers, and text without control characters")
     return target
 
 
 def _harmless(fact: object) -> bool:
     if isinstance(fact, tuple):
         return all(map(_harmless, fact))
-    return not isinstance(fact, float) or isfinite(fact) if not isinstance(fact, str) else fact.isprintable()
+    if isinstance(fact, str):
+        return fact.isprintable()
+    return not isinstance(fact, float) or isfinite(fact)
 
 
 __all__ = [
