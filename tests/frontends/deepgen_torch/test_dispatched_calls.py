@@ -19,6 +19,8 @@ from stand_in import Everything  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import routes  # noqa: E402
 from deepgen.operators import gemm  # noqa: E402
+from deepgen.run.call.calling import Loaded  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
 
 F = torch.nn.functional
 pytestmark = pytest.mark.parametrize("way", ["C++"], indirect=True)
@@ -76,6 +78,23 @@ def test_a_kernel_that_fails_is_given_up_with_one_warning(monkeypatch: pytest.Mo
             torch.testing.assert_close(torch.mm(X, SQUARE), want)
         torch.testing.assert_close(torch.mm(X, SQUARE), want)
     assert [met.calls.served for met in used.met] == [0]
+
+
+def test_a_kernel_that_fails_when_another_thread_meets_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Any, *tensors: Any) -> Any:
+        raise DeepgenError("no memory")
+
+    results: list[Any] = []
+    call = torch.no_grad()(lambda: results.append(torch.mm(X, SQUARE)))
+    with dt.use(Everything(), race=False) as used:
+        call()
+        monkeypatch.setattr(Loaded, "meet", fails)
+        with pytest.warns(RuntimeWarning, match="a kernel failed, and torch serves such calls .* no memory") as said:
+            for thread in [threading.Thread(target=call) for _ in range(2)]:
+                thread.start()
+                thread.join()
+    assert len(said) == 1 and [met.calls.served for met in used.met] == [1]
+    torch.testing.assert_close(results, [X @ SQUARE] * 3)
 
 
 def test_a_library_may_be_left_while_threads_call() -> None:

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch import race, routes  # noqa: E402
+from deepgen.frontends.torch import calls as calls_of_torch  # noqa: E402
+from deepgen.frontends.torch import functions, race, routes  # noqa: E402
 from deepgen.operators import gemm, softmax  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 from deepgen.vocabulary.measurement import Properties  # noqa: E402
@@ -467,6 +468,35 @@ def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -
         for rows in range(1, 6):
             torch.testing.assert_close(torch.mm(torch.ones(rows, 4), torch.ones(4, 4)), torch.full((rows, 4), 4.0))
     assert len(used.met) == 2
+
+
+def test_of_shapes_that_never_repeat_a_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "KINDS_KEPT", 2)
+    asked: list[int] = []
+    monkeypatch.setattr(routes.Router, "route", lambda *_: asked.append(1))
+    with torch.no_grad(), dt.use(Everything(kinds=("rms_norm",)), race=False):
+        for rows in range(1, 6):
+            F.rms_norm(random(rows, 40), (40,), random(40), 1e-5)
+    assert len(asked) == 2
+
+
+def test_torchs_attention_shows_its_layout_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads, and graphs that are captured, have calls like it."""
+    looks: list[int] = []
+    attend = calls_of_torch.attend
+    monkeypatch.setattr(calls_of_torch, "attend", lambda *args: looks.append(1) or attend(*args))
+    results: list[Any] = []
+
+    def call() -> None:
+        with torch.no_grad():
+            results.append(F.scaled_dot_product_attention(*(random(1, 2, 9, 16) for _ in range(3))))
+
+    with dt.use(Everything(), race=False) as used:
+        for thread in [threading.Thread(target=call) for _ in range(3)]:
+            thread.start()
+            thread.join()
+    assert len(looks) == 1 and used.met[0].calls.served == 3
+    torch.testing.assert_close(results[1:], results[:1] * 2)
 
 
 def test_attention_reads_caches_and_has_torchs_layout() -> None:

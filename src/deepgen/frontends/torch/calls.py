@@ -6,6 +6,7 @@ Only shapes, strides and dtypes are used, so a compiler's fake tensors work as w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -141,7 +142,11 @@ def attention_call(*args: Any) -> Asked | None:
     with torch.no_grad():
         laid = attend(*args)
     by_position = laid.transpose(1, 2).is_contiguous()
-    return attention_of(*args, by_position=by_position) if by_position or laid.is_contiguous() else None
+    if not by_position and not laid.is_contiguous():
+        return None
+    again = partial(attention_of, by_position=by_position)
+    call = again(*args)
+    return call and replace(call, again=again)
 
 
 def attend(q: Any, k: Any, v: Any, mask: Any, dropout: float, causal: bool, scale: float | None, gqa: bool) -> Any:

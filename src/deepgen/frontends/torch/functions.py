@@ -18,7 +18,7 @@ from deepgen.frontends.torch.calls import attend
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.ops import OPS, TORCHS
 from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
-from deepgen.frontends.torch.routes import Router, Table
+from deepgen.frontends.torch.routes import KINDS_KEPT, Router, Table
 
 GRADIENT = 50e-6  # extra cost in seconds of a call with gradients, which torch handles in C++
 
@@ -99,6 +99,8 @@ class _Calls:
         except (TypeError, RuntimeError):  # not hashable, or tensors of other kinds
             return self._torchs(*args, **named)
         if route is _NEW:
+            if len(self._table) >= KINDS_KEPT:
+                return self._torchs(*args, **named)
             route = self._table[key] = self._router.route(self._kind, args, self._torchs)
         if _is_autocast():
             return self._torchs(*args, **named)

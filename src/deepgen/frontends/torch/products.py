@@ -236,6 +236,7 @@ class Asked:
     shape: tuple[int, ...]  # of the result
     dtype: Any
     strides: tuple[int, ...] | None = None  # of the result, if it is not contiguous
+    again: Reads | None = None  # how calls like it are read, where the first took more than a look at its tensors
 
 
 def asked(

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle
 from math import inf
 from threading import get_ident
@@ -88,7 +89,7 @@ class Route:
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
-        self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, read
+        self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, asked.again or read
         self._loaded, self.align, self.calls = won.kernel, won.kernel.align, won.calls
         self.gain, self.raced = won.gain, won.raced
         self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
@@ -106,32 +107,34 @@ class Route:
             return None
         stream = _stream(self._device) if self.on_gpu else 0
         fire = self._fires.get(self._place(stream))
-        try:
-            result = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
-        except (RuntimeError, BadInput):  # a tensor without its own memory, such as those of vmap, or a slice
-            result = None
-        except DeepgenError as error:
-            result = None
-            self._give_up(error)
+        result = self._tried(self._meet if fire is None else partial(self._fired, fire), args, stream, out)
         if result is None:
             self.calls.refused += 1
         else:
             self.calls.in_python += 1
         return result
 
+    def _tried(self, run: Run, *args: Any) -> Any:
+        """The result of a call; None if there is none."""
+        try:
+            return run(*args)
+        except (RuntimeError, BadInput):  # a tensor without its own memory, such as those of vmap, or a slice
+            return None
+        except DeepgenError as error:
+            return self._give_up(error)
+
     def _give_up(self, error: Exception) -> None:
         """A kernel that fails serves no more, and says so once."""
-        if not self._failed:
-            warnings.warn(f"a kernel failed, and torch serves such calls from now on: {error}", RuntimeWarning, 3)
-        self._failed = True
+        first, self._failed = not self._failed, True
         self._fires.clear()
+        if first:
+            warnings.warn(f"a kernel failed, and torch serves such calls from now on: {error}", RuntimeWarning, 3)
 
     def ready(self, args: tuple[Any, ...] | None = None) -> Fire | None:
         """The function that runs calls on this thread. With `args`, a first call with these is made if needed."""
         stream = _stream(self._device) if self.on_gpu else 0
-        if args is not None and self._place(stream) not in self._fires:
-            with suppress(RuntimeError, BadInput):
-                self._meet(args, stream, None)
+        if args is not None and self._place(stream) not in self._fires and not self._failed:
+            self._tried(self._meet, args, stream, None)
         return self._fires.get(self._place(stream))
 
     @property
@@ -229,14 +232,10 @@ class Route:
         return out
 
     def _fits(self, out: Any) -> bool:
-        return (
-            type(out) in PLAIN
-            and out.shape == self.shape
-            and out.dtype is self.dtype
-            and out.get_device() == self._device
-            and not out.requires_grad
-            and out.stride() == self.strides
-        )
+        if type(out) not in PLAIN or out.requires_grad:
+            return False
+        wanted = self.shape, self.strides, self.dtype, self._device
+        return (out.shape, out.stride(), out.dtype, out.get_device()) == wanted
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
         """The first call on a thread and stream. No memory can be allocated during the capture of a graph, and each
