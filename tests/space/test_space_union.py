@@ -104,7 +104,7 @@ def test_a_union_within_a_union_is_by_a_knob_that_all_of_its_configs_have(nested
     union = Space.union("all", {"inner": inner, "cached": sketches()["cached"]}, by="family")
     data = {**union.to_json(), "unions": nested}
     del data["fingerprint"]
-    with pytest.raises(BadInput, match="union|space file"):
+    with pytest.raises(BadInput, match=r"union|space file"):
         Space.from_json(data).count()
 
 

@@ -302,7 +302,7 @@ def arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_:
         raise BadInput(f"arange from {start} to {end} in steps of {step}", allowed="whole numbers")
     whole = all(isinstance(one, int) for one in (start, end, step))
     kind = dtype or (torch.int64 if whole else torch.get_default_dtype())
-    dims = ((count,) if (count := len(range(first, last, by))) > 1 else (),)
+    dims = ((n,) if (n := len(range(first, last, by))) > 1 else (),)
     return Lazy(dims, kind, lambda at: (only(at[0]) * by + first).cast(wide(kind)))
 
 
