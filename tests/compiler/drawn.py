@@ -54,7 +54,7 @@ def random_expression(random: Random, kinds: Sequence[str] = ()) -> Expression:
 
 
 class _Drawing:
-    def __init__(self, random: Random, kinds: Sequence[str]) -> None:
+    def __init__(self, random: Random, kinds: Sequence[str] = ()) -> None:
         self.random, self.tensors, self.stages = random, 0, list[Operand]()
         self.kinds = kinds or (FLOATS if random.random() < 0.7 else WHOLE)
         self.casts: tuple[str, ...] = EIGHT_BITS if kinds else ("f32", "f16", "bf16")

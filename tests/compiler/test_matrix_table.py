@@ -40,7 +40,7 @@ def expressions(product: MatrixProduct) -> dict[str, Expression]:
 def test_products_have_names_and_texts_of_their_own() -> None:
     products: list[MatrixProduct | WideProduct] = []
     for product in PRODUCTS.values():
-        wide = [WideProduct(product, 128, 0), WideProduct(product, 256, 8192, 1024)] if product.alone else []
+        wide = [WideProduct(product, 128, 0), WideProduct(product, 256, 8192, 1024)] if product.warps > 1 else []
         products += wide or [product]
     assert all(one.name in one.text for one in products)
     assert len({one.name for one in products}) == len(products)

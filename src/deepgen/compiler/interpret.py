@@ -53,22 +53,11 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    accesses,
     walk,
 )
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, PARALLEL, THREADS
-from deepgen.operators.expr.nodes import (
-    BOOL,
-    Binary,
-    Cast,
-    Const,
-    Logic,
-    Place,
-    Read,
-    Select,
-    Unary,
-    Value,
-    reads,
-)
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Logic, Place, Read, Select, Unary, Value
 from deepgen.vocabulary import dtype
 
 _MOST_LANES = 1 << 15
@@ -146,12 +135,7 @@ def _result(memory: Memory) -> Array:
 
 def _flat(body: Stmt) -> bool:
     """Whether every access has one offset."""
-    stores = [s for s in walk(body) if isinstance(s, Store)]
-    places = [p for s in walk(body) if isinstance(s, Call) for p in s.places]
-    used = (
-        [s.indices for s in stores] + [r.indices for s in stores for r in reads(s.value)] + [p.indices for p in places]
-    )
-    return all(len(indices) == 1 for indices in used)
+    return all(len(place.indices) == 1 for s in walk(body) for place in accesses(s))
 
 
 def _written(body: Stmt) -> Iterator[str]:

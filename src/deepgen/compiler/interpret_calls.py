@@ -20,14 +20,7 @@ from deepgen.compiler.interpret_memory import (
     loaded,
     room,
 )
-from deepgen.compiler.intrinsics.matrix import (
-    LINE_BYTES,
-    WARPGROUP,
-    MatrixLoad,
-    MatrixProduct,
-    Signal,
-    WideProduct,
-)
+from deepgen.compiler.intrinsics.matrix import LINE_BYTES, WARPGROUP, MatrixLoad, MatrixProduct, Signal, WideProduct
 from deepgen.compiler.intrinsics.tiles import ZERO, TileCall
 from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.ir import Buffer, Call

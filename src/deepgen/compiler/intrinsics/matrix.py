@@ -9,8 +9,8 @@ sums (`Fragment`), and in how they load operands:
   rows from there too, if these are stored in lines.
 - Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along the reduced dimension.
 
-An entry describes one instruction completely: `text` is how CUDA and HIP call it (with `matrices.h`), `alone` is how
-to wait for its products and fence them. Passes and rules use these properties, never the name.
+An entry describes one instruction completely: `text` is how CUDA and HIP call it (with `matrices.h`). How products of
+four warps are waited for and fenced is in `WARPGROUP`. Passes and rules use these properties, never the name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from deepgen.operators.expr.index import Index
 from deepgen.targets import Cuda, Gpu
-from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary import dtype
 
 LINE_BYTES = 128  # of shared memory, as read by products of four warps
 
@@ -146,7 +146,6 @@ class MatrixProduct:
     sm: int = 0
     arches: tuple[str, ...] = ()
     warps: int = 1
-    alone: Alone | None = None
     share: tuple[float, float] = (1.0, 1.0)  # of Hopper's peak; the second if it is waited for one iteration late
 
     @property
@@ -231,7 +230,7 @@ def _nvidia(name: str, operand: str, sums: str, k: int, instruction: str) -> Mat
 
 def _hopper(name: str, operand: str, sums: str, k: int, instruction: str) -> MatrixProduct:
     one = _nvidia(name, operand, sums, k, f"wgmma.mma_async.sync.aligned.{instruction}")
-    return replace(one, sm=90, warps=4, alone=WARPGROUP, share=(0.62, 1.0))
+    return replace(one, sm=90, warps=4, share=(0.62, 1.0))
 
 
 def _amd(name: str, operand: str, sums: str, k: int, instruction: str, arches: tuple[str, ...]) -> MatrixProduct:
@@ -256,12 +255,6 @@ _ALL = (
     MatrixProduct("dot_i8", "i8", "i32", 1, 1, 4, "sdot4", _ONE, arches=_WITHOUT),
 )  # fmt: skip
 PRODUCTS = {one.name: one for one in _ALL}
-
-
-def matrix_product(name: str) -> MatrixProduct:
-    if name not in PRODUCTS:
-        raise BadInput(f"there is no intrinsic {name!r}", allowed=", ".join(PRODUCTS))
-    return PRODUCTS[name]
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from deepgen.compiler.passes.ir import (
     Call,
     For,
     Function,
-    If,
     Seq,
     Stmt,
     Store,
     children,
+    guarded,
     sequence,
     walk,
     with_children,
@@ -262,10 +262,6 @@ def buffer_of(planned: Planned) -> Buffer:
 def _divided(index: Index, place: LayoutPlace[int]) -> Index:
     whole = index // place.by
     return whole if place.modulo is None else whole % place.modulo
-
-
-def guarded(guards: tuple[Index, ...], body: Stmt) -> Stmt:
-    return If(guards, body) if guards else body
 
 
 def _check(statement: Stmt, parallel: str | None, bound: frozenset[str]) -> None:

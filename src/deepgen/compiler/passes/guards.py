@@ -17,7 +17,9 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    guarded,
     sequence,
+    unguarded,
     walk,
     with_children,
     with_indices_in,
@@ -30,12 +32,8 @@ from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import dtype
 
 
-def guards(body: Stmt, _: Around) -> Stmt:
-    return placed(body)
-
-
-def placed(statement: Stmt) -> Stmt:
-    statement = with_children(statement, placed)
+def guards(statement: Stmt, around: Around | None = None) -> Stmt:
+    statement = with_children(statement, guards)
     if isinstance(statement, Alloc) and _plain(statement.body):
         return replace(statement.body, then=replace(statement, body=statement.body.then))
     if isinstance(statement, For) and _plain(statement.body):
@@ -57,9 +55,8 @@ def _out_of_loop(loop: For, guard: If) -> Stmt:
             limits.append(limit)
         else:
             inside.append(condition)
-    body = If(tuple(inside), guard.then) if inside else guard.then
-    inner: Stmt = replace(loop, body=body, limits=tuple(dict.fromkeys(limits)))
-    return If(tuple(before), inner) if before else inner
+    inner = replace(loop, body=guarded(inside, guard.then), limits=tuple(dict.fromkeys(limits)))
+    return guarded(before, inner)
 
 
 def limit_of(loop: For, condition: Index) -> Index | None:
@@ -75,7 +72,7 @@ def edges(body: Stmt, around: Around) -> Stmt:
     body = with_children(body, lambda one: edges(one, around))
     if not (isinstance(body, For) and body.kind == VECTOR):
         return body
-    asked, inner = (body.body.conditions, body.body.then) if _plain(body.body) else ((), body.body)
+    asked, inner = unguarded(body.body)
     chosen = _at_end(body.variable, inner)
     guards = (*asked, *(c for _, some in chosen for c in some))
     if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guards):
@@ -145,11 +142,14 @@ class _Rounds(Inside):
 
 def _guard(body: Stmt) -> If:
     """The guard of a loop's body; of a vector, that of its last element."""
-    if isinstance(body, For) and body.kind == VECTOR and _plain(body.body):
-        conditions = body.body.conditions
-        if all((step := one.step(body.variable)) is not None and step <= 0 for one in conditions):
-            last = tuple(one.substitute({body.variable: body.extent - 1}) for one in conditions)
-            return If(last, replace(body, body=body.body.then))
+    asked, inner = unguarded(body.body) if isinstance(body, For) and body.kind == VECTOR else ((), body)
+    if (
+        isinstance(body, For)
+        and asked
+        and all((step := c.step(body.variable)) is not None and step <= 0 for c in asked)
+    ):
+        last = tuple(one.substitute({body.variable: body.extent - 1}) for one in asked)
+        return If(last, replace(body, body=inner))
     return body if isinstance(body, If) else If((), body)
 
 
@@ -207,7 +207,7 @@ class _Pads(Inside):
                 self._make_room(store.value)
         if len(kept) == len(guard.conditions):
             return guard
-        return If(tuple(kept), store) if kept else store
+        return guarded(kept, store)
 
     def _chooses_elements(self, condition: Index, store: Store) -> bool:
         """Whether a guard only selects which elements exist: one over a reduction's loops also keeps terms out of

@@ -250,6 +250,17 @@ def sequence(*statements: Stmt) -> Stmt:
 EMPTY = Seq(())
 
 
+def guarded(conditions: Sequence[Index], body: Stmt) -> Stmt:
+    return If(tuple(conditions), body) if conditions else body
+
+
+def unguarded(statement: Stmt) -> tuple[tuple[Index, ...], Stmt]:
+    """The conditions under which a statement does something, and what that is."""
+    if isinstance(statement, If) and statement.otherwise is None:
+        return statement.conditions, statement.then
+    return (), statement
+
+
 def children(statement: Stmt) -> tuple[Stmt, ...]:
     if isinstance(statement, Seq):
         return statement.body

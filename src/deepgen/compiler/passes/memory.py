@@ -18,7 +18,6 @@ from deepgen.compiler.passes.ir import (
     Call,
     For,
     Function,
-    If,
     Launch,
     Lowered,
     Machine,
@@ -31,6 +30,7 @@ from deepgen.compiler.passes.ir import (
     offset,
     over,
     sequence,
+    unguarded,
     used,
     walk,
     with_accesses,
@@ -47,12 +47,8 @@ from deepgen.vocabulary import BadInput, dtype
 _MOST_VARIABLES = 256
 
 
-def registers(body: Stmt, _: Around) -> Stmt:
-    return _held(body)
-
-
-def _held(statement: Stmt) -> Stmt:
-    statement = with_children(statement, _held)
+def registers(statement: Stmt, around: Around) -> Stmt:
+    statement = with_children(statement, lambda one: registers(one, around))
     if not isinstance(statement, Alloc) or statement.buffer.scope != "register":
         return statement
     apart = _one_by_one(statement)
@@ -66,10 +62,7 @@ def _one_by_one(alloc: Alloc) -> Alloc:
     widest = max((lanes for _, lanes in _accesses(alloc.body, name, None)), default=1)
 
     def apart(statement: Stmt) -> Stmt:
-        store = statement.body if isinstance(statement, For) else None
-        asked: tuple[Index, ...] = ()
-        if isinstance(store, If) and store.otherwise is None:
-            asked, store = store.conditions, store.then
+        asked, store = unguarded(statement.body) if isinstance(statement, For) else ((), statement)
         if not isinstance(statement, For) or not isinstance(store, Store) or statement.limits:
             return with_children(statement, apart)
         variable, every = statement.variable, range(statement.extent)

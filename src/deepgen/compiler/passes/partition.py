@@ -12,7 +12,7 @@ from math import gcd
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.guards import placed
+from deepgen.compiler.passes.guards import guards
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -301,7 +301,7 @@ def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
 
     Buffers in registers stay there if they are only copied: their indices must then be constants.
     """
-    return placed(_loops_as(statement, _edge_kind(statement, held)))
+    return guards(_loops_as(statement, _edge_kind(statement, held)))
 
 
 def _edge_kind(statement: Stmt, held: frozenset[str]) -> str:

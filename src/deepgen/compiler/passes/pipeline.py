@@ -20,9 +20,11 @@ from deepgen.compiler.passes.ir import (
     accesses,
     calls,
     children,
+    guarded,
     held_in,
     read_in,
     sequence,
+    unguarded,
     used,
     walk,
     with_accesses,
@@ -240,14 +242,14 @@ def streams(body: Stmt, around: Around) -> Stmt:
         return body
     match body.body:
         case Seq((For() as load, Alloc(carry, Seq((Store() as start, For() as scan))), store)):
-            asked, last = (store.conditions, store.then) if isinstance(store, If) else ((), store)
+            asked, last = unguarded(store)
             loops = [load, scan, last]
             each = body.buffer.sizes[0] // load.extent
             if all(_by_runs(loop, body.buffer.name, load.extent, each) for loop in loops):
                 count = max(n for n in range(1, _AT_ONCE + 1) if load.extent % n == 0)
                 part = f"{body.buffer.name}.part"
                 *first, end = (_of_part(loop, body.buffer.name, part, count, each) for loop in loops)
-                rows = For(part, load.extent // count, SERIAL, sequence(*first, If(asked, end) if asked else end))
+                rows = For(part, load.extent // count, SERIAL, sequence(*first, guarded(asked, end)))
                 held = replace(body.buffer, sizes=(count * each, *body.buffer.sizes[1:]))
                 return Alloc(held, Alloc(carry, sequence(start, rows)))
     return body

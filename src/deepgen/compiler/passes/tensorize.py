@@ -7,27 +7,12 @@ from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS, Dot
 from deepgen.compiler.intrinsics.tiles import STORE, TILES, TileBlock, TileCall, block_of
-from deepgen.compiler.passes.ir import (
-    Alloc,
-    Around,
-    Call,
-    For,
-    Seq,
-    Stmt,
-    Store,
-    sequence,
-    walk,
-    with_children,
-)
+from deepgen.compiler.passes.ir import Alloc, Around, Call, For, Seq, Stmt, Store, sequence, walk, with_children
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Cast, Read, Value
 from deepgen.vocabulary import BadInput, dtype
-
-
-def tensorize(body: Stmt, _: Around) -> Stmt:
-    return _tensorized(body)
 
 
 @dataclass(frozen=True)
@@ -114,16 +99,16 @@ def _apart(offset: Index, nest: Sequence[For], wanted: Sequence[int | None]) -> 
     return offset, apart
 
 
-def _tensorized(statement: Stmt) -> Stmt:
+def tensorize(statement: Stmt, around: Around) -> Stmt:
     if isinstance(statement, For) and statement.kind in TILES:
         tile_operands(statement)
         return statement
     if not isinstance(statement, For) or statement.kind not in DOTS:
-        return with_children(statement, _tensorized)
+        return with_children(statement, lambda one: tensorize(one, around))
     inner = statement.body
     if not isinstance(inner, For) or inner.kind != statement.kind or not isinstance(inner.body, Store):
         # The remainder of the pair at an edge.
-        return replace(statement, kind=SERIAL, body=_tensorized(inner))
+        return replace(statement, kind=SERIAL, body=tensorize(inner, around))
     dot, store = DOTS[statement.kind], inner.body
     for lanes, depth in ((statement, inner), (inner, statement)):
         if _matched(dot, lanes, depth, store) is not None:
@@ -150,19 +135,15 @@ def _matched(dot: Dot, lanes: For, depth: For, store: Store) -> Operands | None:
     return None
 
 
-def stores(body: Stmt, _: Around) -> Stmt:
-    return _stored(body)
-
-
-def _stored(statement: Stmt) -> Stmt:
+def stores(statement: Stmt, around: Around) -> Stmt:
     if not isinstance(statement, Alloc) or not isinstance(statement.body, Seq):
-        return with_children(statement, _stored)
+        return with_children(statement, lambda one: stores(one, around))
     *before, stored, copied = statement.body.body
     tiles = [s for s in walk(sequence(*before)) if isinstance(s, For) and s.kind in TILES]
     block = tile_operands(tiles[0]).block if tiles else None
     to = _rows(copied, statement, block) if block is not None else None
     if block is None or to is None or not isinstance(stored, Call):
-        return with_children(statement, _stored)
+        return with_children(statement, lambda one: stores(one, around))
     place, row = to
     return sequence(*before, Call(TileCall(block, STORE), (place,), (row * dtype(place.dtype).bytes,)))
 

@@ -17,8 +17,10 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    guarded,
     held_in,
     sequence,
+    unguarded,
     with_children,
     with_indices_in,
 )
@@ -251,7 +253,7 @@ def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:
 
 def _apart(loop: For) -> list[For]:
     """A loop for each store of the body, if none needs what a later one writes; otherwise an empty list."""
-    asked, body = _unguarded(loop.body)
+    asked, body = unguarded(loop.body)
     if not isinstance(body, Seq):
         return []
     stores = [s for s in body.body if isinstance(s, Store) and not s.joined and not s.reduce]
@@ -261,15 +263,11 @@ def _apart(loop: For) -> list[For]:
             return []
     if len(stores) < len(body.body):
         return []
-    return [replace(loop, body=If(asked, store) if asked else store) for store in stores]
-
-
-def _unguarded(body: Stmt) -> tuple[tuple[Index, ...], Stmt]:
-    return (body.conditions, body.then) if isinstance(body, If) and body.otherwise is None else ((), body)
+    return [replace(loop, body=guarded(asked, store)) for store in stores]
 
 
 def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
-    asked, body = _unguarded(loop.body)
+    asked, body = unguarded(loop.body)
     if loop.limits or loop.extent > _MOST or loop.extent & (loop.extent - 1) or not isinstance(body, Store):
         return None
     if body.joined or (body.reduce and body.buffer not in held):
@@ -281,7 +279,7 @@ def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
     if value is None or any(c is None for c in outside):
         return None
     vector = replace(loop, body=replace(body, value=value))
-    return If(tuple(c for c in outside if c is not None), vector) if outside else vector
+    return guarded([c for c in outside if c is not None], vector)
 
 
 def _for_all(condition: Index, loop: For) -> Index | None:

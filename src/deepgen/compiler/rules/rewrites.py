@@ -5,8 +5,9 @@ Softmax is an example: the exponentials that a row's sum adds up are also divide
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import TypeVar
 
@@ -204,20 +205,21 @@ def _side_by_side(expression: Expression, read: Read, first: Axis, second: Axis)
 
 def _read_by(stage: Stage, read: Read, place: int) -> tuple[str, int] | None:
     """The axes along which a stage reads two dimensions."""
-    names = [axis.name for axis in stage.axes]
-    first, second = (facts.plain(index) for index in read.indices[place : place + 2])
-    if first not in names or second not in names or names.index(second) != names.index(first) + 1:
-        return None
-    return stage.name, names.index(first)
+    first = _neighbours(stage.axes, read, place)
+    return None if first is None else (stage.name, first)
 
 
 def _reduced_by(stage: Stage, read: Read, place: int) -> tuple[Axis, Axis] | None:
     """The axes over which a stage reduces two dimensions."""
-    names = [axis.name for axis in stage.reduced]
-    first, second = (facts.plain(index) for index in read.indices[place : place + 2])
-    if first not in names or second not in names or names.index(second) != names.index(first) + 1:
-        return None
-    return stage.reduced[names.index(first)], stage.reduced[names.index(second)]
+    first = _neighbours(stage.reduced, read, place)
+    return None if first is None else (stage.reduced[first], stage.reduced[first + 1])
+
+
+def _neighbours(axes: Sequence[Axis], read: Read, place: int) -> int | None:
+    """The place of the first of two neighbouring axes along which two dimensions are read; None if there are none."""
+    pairs = [(first.name, second.name) for first, second in pairwise(axes)]
+    both = tuple(facts.plain(index) for index in read.indices[place : place + 2])
+    return next((n for n, pair in enumerate(pairs) if pair == both), None)
 
 
 def _joined(expression: Expression, together: Mapping[str, int]) -> Expression:

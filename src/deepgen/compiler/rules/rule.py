@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from deepgen.compiler.intrinsics.tiles import Instruction
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft, Useless
-from deepgen.operators.expr.nodes import Binary, Expression, Stage, Unary, reads, walk
+from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.registry import Registry
@@ -231,11 +231,6 @@ def strictly_inlinable(expression: Expression, stage: Stage) -> bool:
 def inlinable(expression: Expression, stage: Stage) -> bool:
     """Whether it can be inlined into its readers at all."""
     return stage.reduce is None and stage.scan is None and stage.name not in expression.outputs
-
-
-def free(stage: Stage) -> bool:
-    """Whether it computes nothing: it only copies, casts, or selects."""
-    return not any(isinstance(node, (Unary, Binary)) for node in walk(stage.value))
 
 
 class AddCacheStage:

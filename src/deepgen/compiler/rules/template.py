@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from deepgen.compiler.schedule.steps import Schedule, Step
 from deepgen.operators.expr.index import Index
-from deepgen.space import Expr, Value, minimum
+from deepgen.space import Expr, Value, divides, minimum
 from deepgen.space import ceil_div as _ceil_div
 from deepgen.space.expr import key
 
@@ -81,6 +81,11 @@ def covered(extent: Extent, by: Extent) -> Extent:
     if isinstance(extent, int) and isinstance(by, int):
         return -(-extent // by)
     return _ceil_div(extent, by)
+
+
+def divided(extent: Extent, by: int) -> Expr | bool:
+    """Whether it is a multiple of a number."""
+    return extent % by == 0 if isinstance(extent, int) else divides(by, extent)
 
 
 def least(a: Extent, b: Extent) -> Extent:

@@ -17,15 +17,7 @@ from deepgen.compiler.rules.operands import stage_operands
 from deepgen.compiler.rules.packing import RegisterTile
 from deepgen.compiler.rules.padding import guard, with_padding
 from deepgen.compiler.rules.template import Extent, covered, plus, times
-from deepgen.compiler.rules.tiling import (
-    NO_SUMS,
-    block_sizes,
-    by_distance,
-    lay_along,
-    summed,
-    tile,
-    tile_consumer,
-)
+from deepgen.compiler.rules.tiling import NO_SUMS, block_sizes, by_distance, lay_along, summed, tile, tile_consumer
 from deepgen.compiler.rules.values import divisors, up_to
 from deepgen.compiler.rules.vectors import Grouped, Vectors, packable, reused_along
 from deepgen.compiler.schedule.steps import Tensorize

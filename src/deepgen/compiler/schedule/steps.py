@@ -40,68 +40,68 @@ def fused_name(loops: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Split:
+class _OfStage:
+    stage: str
+
+
+@dataclass(frozen=True)
+class _OfLoop(_OfStage):
+    loop: str
+
+
+@dataclass(frozen=True)
+class Split(_OfLoop):
     """loop -> loop.0 ... loop.n; `factors` are the extents of all but the outermost, which covers the rest."""
 
     phrase: ClassVar[str] = "{stage}: {loop} by {factors}"
-    stage: str
-    loop: str
     factors: tuple[Number, ...]
 
 
 @dataclass(frozen=True)
-class Reverse:
+class Reverse(_OfLoop):
     """Run a loop from its last iteration to its first."""
 
     phrase: ClassVar[str] = "{stage}: {loop}"
-    stage: str
-    loop: str
 
 
 @dataclass(frozen=True)
-class Reorder:
+class Reorder(_OfStage):
     """Put the named loops in this order, in the positions that they occupy together."""
 
     phrase: ClassVar[str] = "{stage}: {loops}"
-    stage: str
     loops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Fuse:
+class Fuse(_OfStage):
     """Fuse adjacent loops into one, named by joining their names with '+'."""
 
     phrase: ClassVar[str] = "{stage}: {loops}"
-    stage: str
     loops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Annotate:
+class Annotate(_OfLoop):
     """Set a loop's kind: serial, parallel (our thread pool), unroll, vector, scan, or bound to a GPU index."""
 
     phrase: ClassVar[str] = "{stage}: {loop} is {kind}"
-    stage: str
-    loop: str
     kind: str
 
 
 @dataclass(frozen=True)
-class ComputeAt:
+class ComputeAt(_OfStage):
     """Compute the part of a stage that one iteration of a consumer's loop needs, inside that loop."""
 
     phrase: ClassVar[str] = "{stage}: in {consumer}, loop {loop}"
-    stage: str
     consumer: str
     loop: str
 
 
 @dataclass(frozen=True)
-class Inline:
+class Inline(_OfStage):
     """Inline a stage without reduction into its readers."""
 
     phrase: ClassVar[str] = "{stage}"
-    stage: str
 
 
 @dataclass(frozen=True)
@@ -121,29 +121,26 @@ class CacheRead:
 
 
 @dataclass(frozen=True)
-class CacheWrite:
+class CacheWrite(_OfStage):
     """Compute a stage in a buffer of another scope, as a separate stage called `name`; the original stage becomes a
     copy."""
 
     phrase: ClassVar[str] = "{stage}: as {name} in {scope}"
-    stage: str
     name: str
     scope: MemoryScope
 
 
 @dataclass(frozen=True)
-class SetScope:
+class SetScope(_OfStage):
     phrase: ClassVar[str] = "{stage}: {scope}"
-    stage: str
     scope: MemoryScope
 
 
 @dataclass(frozen=True)
-class StorageAlign:
+class StorageAlign(_OfStage):
     """Pad a dimension of a stage's buffer so that its stride is `offset` modulo `factor`."""
 
     phrase: ClassVar[str] = "{stage}: dimension {dimension} to {offset} modulo {factor}"
-    stage: str
     dimension: int
     factor: Number
     offset: Number
@@ -169,49 +166,42 @@ def whole(*dimensions: int) -> tuple[LayoutPlace[Number], ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(_OfStage):
     """How a stage's buffer is laid out: dimensions divided and reordered, such as 1/8, 0, 1%8 for panels of 8."""
 
     phrase: ClassVar[str] = "{stage}: {order}"
-    stage: str
     order: tuple[LayoutPlace[Number], ...]
 
 
 @dataclass(frozen=True)
-class RFactor:
+class RFactor(_OfLoop):
     """Split a reduction: partial results along one of its loops, in a stage `name`, which the stage then reduces."""
 
     phrase: ClassVar[str] = "{stage}: {loop} as {name}"
-    stage: str
-    loop: str
     name: str
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(_OfStage):
     """Keep `depth` buffers of a stage and prefetch into them."""
 
     phrase: ClassVar[str] = "{stage}: {depth} buffers"
-    stage: str
     depth: Number
 
 
 @dataclass(frozen=True)
-class Swizzle:
+class Swizzle(_OfStage):
     """Permute positions within rows of a stage's buffer so that reads of a column hit different banks."""
 
     phrase: ClassVar[str] = "{stage}: {mode}"
-    stage: str
     mode: Number
 
 
 @dataclass(frozen=True)
-class Tensorize:
+class Tensorize(_OfLoop):
     """Replace the loops from this one inwards by an intrinsic, given by name."""
 
     phrase: ClassVar[str] = "{stage}: {loop} by {intrinsic}"
-    stage: str
-    loop: str
     intrinsic: str
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import frexp, gcd
 from typing import TypeAlias
 
-from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store
+from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store, unguarded
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
@@ -214,9 +214,7 @@ def gather(loop: For, scope: GpuScope, written: Set[str]) -> Gather | None:
 
 def _inside(body: Stmt) -> tuple[tuple[Index, ...], For | None]:
     """The loop over a run, and the conditions under which it is executed."""
-    asked: tuple[Index, ...] = ()
-    if isinstance(body, If) and body.otherwise is None:
-        asked, body = body.conditions, body.then
+    asked, body = unguarded(body)
     return asked, body if isinstance(body, For) and body.kind == VECTOR else None
 
 

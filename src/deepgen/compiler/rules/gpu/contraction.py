@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -199,7 +200,7 @@ _MOST = 8  # parts
 _AXIS = "part"
 
 
-def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
+def split_counts(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | str:
     """The numbers of parts into which an expression's sum can be split, to give work to more multiprocessors; or the
     reason why it should not be split."""
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
@@ -211,7 +212,7 @@ def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
     if blocks * 2 >= 2 * gpu.multiprocessors:
         return "there are blocks for all multiprocessors"
     counts = [
-        parts
+        {c.stage.name: parts}
         for parts in (2, 4, _MOST)
         if blocks * parts < 2 * gpu.multiprocessors
         and c.along.extent % (parts * c.intrinsic.line) == 0
@@ -225,20 +226,15 @@ def workspace_bytes(results: int, parts: int) -> int:
     return 4 * results * parts
 
 
-def with_split_sums(expression: Expression, gpu: Gpu, parts: int) -> Expression:
-    """`expression` has operands as stages or tensors, and one sum of their products."""
-    (c,) = [c for stage in expression.stages if (c := contraction(stage, gpu))]
-    return with_parts(expression, c.stage, c.along, parts)
-
-
-def with_parts(expression: Expression, sums: Stage, along: Axis, parts: int) -> Expression:
-    """The expression with a reduction split in two: partial sums, and the sum of these."""
-    stages = [_split(stage, along, parts) if stage == sums else [stage] for stage in expression.stages]
+def with_parts(expression: Expression, counts: Mapping[str, int]) -> Expression:
+    """The expression with reductions split in two: partial results, as many as are listed, and what these reduce to."""
+    stages = [_split(stage, counts[stage.name]) if stage.name in counts else [stage] for stage in expression.stages]
     return replace(expression, stages=tuple(one for some in stages for one in some))
 
 
-def _split(stage: Stage, along: Axis, parts: int) -> list[Stage]:
+def _split(stage: Stage, parts: int) -> list[Stage]:
     assert stage.reduce is not None
+    along = facts.longest(stage)
     own = replace(along, extent=-(-along.extent // parts))
     place = iterator(_AXIS) * own.extent + iterator(along.name)
     value = substituted(stage.value, {along.name: place})

@@ -10,13 +10,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
 from deepgen.operators.expr.index import Quotient, Remainder, iterator
-from deepgen.operators.expr.nodes import (
-    Binary,
-    Expression,
-    Read,
-    Stage,
-    reads,
-)
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Stage, reads
 from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers

@@ -27,18 +27,11 @@ from deepgen.compiler.rules.gpu.contraction import (
     packed_name,
     split_counts,
     with_parts,
-    with_split_sums,
     with_whole_steps,
     workspace_bytes,
 )
 from deepgen.compiler.rules.gpu.forms import cast_when_read, with_ones, with_row_values, with_short_places
-from deepgen.compiler.rules.gpu.groups import (
-    StageGroup,
-    groups,
-    inlined,
-    spread_parts,
-    with_operands,
-)
+from deepgen.compiler.rules.gpu.groups import StageGroup, groups, inlined, spread_parts, with_operands
 from deepgen.compiler.rules.gpu.operands import Flat, flattened
 from deepgen.compiler.rules.gpu.plan import Form, Plan
 from deepgen.compiler.rules.padding import with_padding
@@ -93,7 +86,8 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
         sketches |= _by_form(form, gpu, rules, log, most, sketches, taken)
         if form.by == _MATRICES and len(sketches) > before and form.expression in (apart, base):
             break  # plain arithmetic is never faster than matrix units, unless these need zero padding
-    for form in _split_forms(base, gpu, log):
+    _, plain = inlined(base, _operands(base, gpu))
+    for form in _split_forms(plain, split_counts(plain, gpu), log, gpu):
         sketches |= _by_form(form, gpu, rules, log, _MOST, sketches, taken)
     if not sketches:
         raise DeepgenError(f"no rule applies to expression {expression.name!r} on {gpu.name}")
@@ -184,7 +178,7 @@ def _plain_forms(base: Expression, lifted: set[str], gpu: Gpu, log: Log) -> Iter
     yield Form(windows.in_runs(base, shared), shared, _WINDOWS)
     yield Form(base, shared)
     _, plain = inlined(base, shared)
-    if not shared or not any(windows.serves(stage) for stage in plain.stages):
+    if not shared or all(map(windows.why_not, plain.stages)):
         yield Form(base)
 
 
@@ -194,27 +188,19 @@ def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
     ways = parts.parts_of_reductions(plain, gpu)
     if chained := with_chained_parts(plain, gpu, many=isinstance(ways, str)):
         yield Form(chained.expression, facts=chained)
+    yield from _split_forms(plain, ways, log)
+
+
+def _split_forms(
+    plain: Expression, ways: Sequence[Mapping[str, int]] | str, log: Log, gpu: Gpu | None = None
+) -> Iterator[Form]:
+    """Each way has the number of parts of some reductions; with `gpu` they are products for its matrix units."""
     if isinstance(ways, str):
-        log.append(RuleAnswer(base.outputs[-1], _SPLIT, ways))
+        log.append(RuleAnswer(plain.outputs[-1], _SPLIT, ways))
         return
     for counts in ways:
-        split = plain
-        for name, count in counts.items():
-            sums = plain.stage(name)
-            split = with_parts(split, sums, facts.longest(sums), count)
-        yield Form(split, by=_SPLIT, facts=max(counts.values()))
-
-
-def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
-    """Forms in which several blocks compute parts of the same sum, because there are few results."""
-    _, plain = inlined(base, _operands(base, gpu))
-    counts = split_counts(plain, gpu)
-    if isinstance(counts, str):
-        log.append(RuleAnswer(base.outputs[-1], _SPLIT, counts))
-        return
-    for count in counts:
-        split = with_split_sums(plain, gpu, count)
-        yield Form(split, _operands(split, gpu), _SPLIT, count)
+        split = with_parts(plain, counts)
+        yield Form(split, _operands(split, gpu) if gpu else frozenset(), _SPLIT, max(counts.values()))
 
 
 def _possible(sketch: Sketch) -> bool:

@@ -11,10 +11,9 @@ from deepgen.compiler.rules.gpu.contraction import MatrixContraction
 from deepgen.compiler.rules.gpu.groups import place_in
 from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
-from deepgen.compiler.rules.template import Extent, times
+from deepgen.compiler.rules.template import Extent, divided, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Stage, reads
-from deepgen.space import divides
 from deepgen.vocabulary import dtype
 
 SPARE = 4096  # bytes of shared memory for alignment
@@ -39,8 +38,7 @@ def in_runs(
     last = out.axes[-1]
     width = min(WIDEST // dtype(out.dtype).bytes, last.extent & -last.extent)
     run = times([part_of.get(last.name, 1), stride_of[last.name]])
-    plan.require(divides(width, run) if not isinstance(run, int) else run % width == 0,
-                 f"rows of {name} in shared memory are whole runs")  # fmt: skip
+    plan.require(divided(run, width), f"rows of {name} in shared memory are whole runs")
     level: dict[str, list[str]] = {}
     for a in out.axes:
         if a.name in part_of:

@@ -8,7 +8,6 @@ one copy of an image is used for all taps of a filter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
@@ -17,11 +16,10 @@ from deepgen.compiler.rules.gpu.contraction import MatrixContraction, along_colu
 from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
 from deepgen.compiler.rules.gpu.stored import flat_in_runs, in_runs
-from deepgen.compiler.rules.gpu.tensor_tiles import tiling
-from deepgen.compiler.rules.template import Extent, covered, least, plus, span, text, times
+from deepgen.compiler.rules.gpu.tensor_tiles import Tiling, tiling
+from deepgen.compiler.rules.template import Extent, covered, divided, least, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Read, Stage
-from deepgen.space import divides
 from deepgen.vocabulary import dtype
 
 _CHUNKS = (16, 32, 64, 128, 256)  # bytes along the reduced axis between two barriers
@@ -51,18 +49,16 @@ def by_matrices(
     kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
     plan.names += (f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if transposed_in_block else ''}",)
     parts = tiling(plan, c, flat is not None)
-    inner, tiles, warps = parts.inner, parts.tiles, parts.warps
+    inner, block, threads_y = parts.inner, parts.block, parts.teams
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
     chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
     depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
-    block = {name: times([warps[name], tiles[name], inner[name]]) for name in inner}
-    threads_y = times(warps.values())
     if staged and flat:
         flat_in_runs(plan, c, out, staged, block, threads_y, flat)
     elif staged:
         in_runs(plan, c, out, staged, block, threads_y)
     host = staged or out
-    _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
+    _result(plan, parts, host, inside=staged is not None)
     plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
     step_loop = _sums(plan, c, inner, chunk, all_taps)
     shared: list[Extent] = []
@@ -76,19 +72,18 @@ def by_matrices(
     if not all_taps:
         iterations = times([iterations, *(tap.extent for tap in c.taps)])
     held = times([least(depth, iterations), plus(shared)])
-    tensor_tiles.limits(plan, c, tiles, threads_y, held)
+    tensor_tiles.limits(plan, parts, held)
     beside = 1 if flat else tensor_tiles.beside(out, c, (block if staged else inner))
-    stored, late = times([2, *block.values(), beside]), tensor_tiles.late(c, tiles, chunk, all_taps)
-    counts = tensor_tiles.counts(
-        plan.target, c, inner, tiles, threads_y, block, depth, iterations, plus(shared), held, stored, late
-    )
+    stored, late = times([2, *block.values(), beside]), tensor_tiles.late(parts, chunk, all_taps)
     packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != transposed_in_block]
     packed = sum(dtype(r.dtype).bytes * prod(plan.base.shape_of(r.tensor)) for r in packs)
     if flat and flat.packed:
         packed += dtype(c.left.dtype).bytes * prod(plan.base.shape_of(flat.source))
     moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
              if r.tensor == transposed_in_block]  # fmt: skip
-    plan.counts = replace(counts, packed=packed, transposed=plus(moved))
+    plan.counts = tensor_tiles.counts(
+        plan.target, parts, depth, iterations, plus(shared), held, stored, late, packed, plus(moved)
+    )
 
 
 def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
@@ -99,15 +94,13 @@ def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
     return [n // mma.step_bytes for n in (_CHUNKS if mma.lanes > 1 else _CHUNKS[:3]) if n >= mma.step_bytes]
 
 
-def _result(
-    plan: Plan, c: MatrixContraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
-) -> None:
+def _result(plan: Plan, parts: Tiling, out: Stage, *, inside: bool) -> None:
     """The loops of the results: blocks, warps, lanes, and the elements of a lane. With `inside`, a block has no other
     loops."""
-    name, axis_of = out.name, facts.places_in(out, c.stage)
+    c, name, axis_of = parts.c, out.name, facts.places_in(out, parts.c.stage)
     level: dict[str, list[str]] = {}
-    for axis in (*c.rows, *c.columns):
-        level[axis.name] = plan.split(name, axis_of[axis.name], parts[axis.name])
+    for a in (one.name for one in (*c.rows, *c.columns)):
+        level[a] = plan.split(name, axis_of[a], (parts.warps[a], parts.tiles[a], parts.inner[a]))
     rows = [level[a.name] for a in c.rows]
     columns = [level[a.name] for a in c.columns]
     blocks = [axis_of[a.name] for a in c.both] + [one[0] for one in (*rows, *columns)]
@@ -189,8 +182,7 @@ def _copied(
     bytes_each = dtype(read.dtype).bytes
     width = WIDEST // bytes_each
     last = sizes[places[-1] if places else max(n for n, i in enumerate(read.indices) if i.iterators)]
-    plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
-                 f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
+    plan.require(divided(last, width), f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")
     if own:
         plan.step(s.SetScope(name, "shared"))
         axes = [a.name for a in stages[tensor].axes]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from deepgen.compiler.costs import Counts
-from deepgen.compiler.intrinsics.matrix import MatrixProduct
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, transposed_along
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
 from deepgen.compiler.rules.gpu.stored import SPARE
-from deepgen.compiler.rules.template import Extent, covered, plus, times
+from deepgen.compiler.rules.template import Extent, covered, divided, plus, times
 from deepgen.operators.expr.nodes import Axis, Stage
 from deepgen.space import divides
 from deepgen.targets import Gpu
@@ -27,9 +27,32 @@ _TRANSPOSED = 8  # elements of two bytes in a row of a matrix
 class Tiling:
     """The tile along each axis of rows and columns: extent in a product, products per warp, warps per block."""
 
+    c: MatrixContraction
     inner: dict[str, Extent]
     tiles: dict[str, Extent]
     warps: dict[str, Extent]
+
+    @cached_property
+    def block(self) -> dict[str, Extent]:
+        return {name: times([self.warps[name], self.tiles[name], self.inner[name]]) for name in self.inner}
+
+    @property
+    def teams(self) -> Extent:
+        """The warps of a block."""
+        return times(self.warps.values())
+
+    @property
+    def sides(self) -> tuple[Extent, Extent]:
+        """The products of a warp along rows and columns."""
+        rows, columns = (times(self.tiles[a.name] for a in side) for side in (self.c.rows, self.c.columns))
+        return rows, columns
+
+    @property
+    def registers(self) -> Extent:
+        """Of a thread: its sums, operands, addresses and the like."""
+        (rows, columns), mma = self.sides, self.c.intrinsic
+        operands = times([rows, mma.words(mma.m)]), times([columns, mma.words(mma.n)])
+        return plus([times([rows, columns, mma.fragment.sums]), *operands, _RESERVED])
 
 
 def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
@@ -40,8 +63,8 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
     for side, size, words in ((c.rows, mma.m, "rows"), (c.columns, mma.n, "columns")):
         usual = _usual(side, size)
         for axis in side:
-            few, last = usual[axis.name], axis == side[-1]
-            inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
+            (part, few, beside), last = usual[axis.name], axis == side[-1]
+            inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), part)
             counts: tuple[int, ...] = _TILES if last else _TILES[:3]
             teams: tuple[int, ...] = _WARPS if last else _WARPS[:3]
             if wide and side == c.columns:
@@ -50,8 +73,8 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
                 counts, teams = (1,), _FLAT_WARPS
             elif mma.lanes == 1:
                 teams = _LONE if last else _LONE[:3]
-            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
-            warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
+            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few)
+            warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, beside)
             own = times([tiles[axis.name], inner[axis.name]])
             # A warp's part as large as the whole starts at the beginning of the whole.
             fits = (own < axis.extent) | (times([own, warps[axis.name]]) <= axis.extent)
@@ -60,12 +83,11 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
     for read in (c.left, c.right):
         if not mma.own and (axis_of_runs := transposed_along(read, c)) is not None:
             run = inner[axis_of_runs]
-            whole = divides(_TRANSPOSED, run) if not isinstance(run, int) else run % _TRANSPOSED == 0
-            plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
+            plan.require(divided(run, _TRANSPOSED), f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
     if wide:
         team = times(warps[a.name] for a in c.rows)
-        plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
-    return Tiling(inner, tiles, warps)
+        plan.require(divided(team, 4), "four warps along rows")
+    return Tiling(c, inner, tiles, warps)
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -75,15 +97,9 @@ def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
     return [n for n in (1, 2, 4, 8, 16) if n <= min(size, axis.extent)]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    inner: int
-    tiles: int
-    warps: int
-
-
-def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
-    """A tile for two warps of four products each along a side, with as few elements beyond the edges as possible."""
+def _usual(side: tuple[Axis, ...], size: int) -> dict[str, tuple[int, int, int]]:
+    """The extent in a product, products and warps along each axis: a tile for two warps of four products each along a
+    side, with as few elements beyond the edges as possible."""
     inner: dict[str, int] = {}
     for exact in (True, False):
         for axis in reversed(side):
@@ -93,14 +109,14 @@ def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
             before = inner.get(axis.name, 1)
             fitting = [n for n in (1, 2, 4, 8, 16) if before * n <= axis.extent and n <= left]
             inner[axis.name] = before * max(n for n in fitting if not exact or axis.extent % (before * n) == 0)
-    usual: dict[str, _Parts] = {}
+    usual: dict[str, tuple[int, int, int]] = {}
     tiles, warps = 4, 2
     for axis in reversed(side):
         room = max(1, axis.extent // inner[axis.name])
         own = _power(min(room, tiles))
         beside = _power(min(room // own, warps))
         tiles, warps = tiles // own, warps // beside
-        usual[axis.name] = _Parts(inner[axis.name], own, beside)
+        usual[axis.name] = inner[axis.name], own, beside
     return usual
 
 
@@ -112,15 +128,13 @@ _SECTOR = 32  # bytes of memory that are written together
 _RESERVED = 48  # registers for addresses and the like
 
 
-def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
-    gpu = plan.target
-    rows = times(tiles[a.name] for a in c.rows)
-    columns = times(tiles[a.name] for a in c.columns)
+def limits(plan: Plan, of: Tiling, shared: Extent) -> None:
+    gpu, c = plan.target, of.c
     if c.columns and not c.intrinsic.own:
-        plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = _registers(c.intrinsic, rows, columns)
+        plan.require(divides(2, of.tiles[c.columns[-1].name]), "an even number of products along columns")
+    registers = of.registers
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
-    threads = times([warps, c.intrinsic.lanes])
+    threads = times([of.teams, c.intrinsic.lanes])
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
     if c.intrinsic.lanes < gpu.warp:
         plan.require(divides(gpu.warp, threads), "whole warps")
@@ -141,53 +155,45 @@ def beside(out: Stage, c: MatrixContraction, runs: dict[str, Extent]) -> Extent:
 
 def counts(
     gpu: Gpu,
-    c: MatrixContraction,
-    inner: dict[str, Extent],
-    tiles: dict[str, Extent],
-    warps: Extent,
-    block: dict[str, Extent],
+    of: Tiling,
     depth: Extent,
     iterations: Extent,
     copied: Extent,
     held: Extent,
     stored: Extent,
     late: Extent,
+    packed: int,
+    transposed: Extent,
 ) -> Counts:
     """The work of a block, for an estimate of its time."""
+    c, (rows, columns), warps = of.c, of.sides, of.teams
     mma, places = c.intrinsic, (*c.rows, *c.columns)
-    rows, columns = (times(tiles[a.name] for a in side) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
     peak = (gpu.peak(mma.operand) or 1.0) * 1e9
+    # Rows of a matrix that are not contiguous in memory may fall on the same banks.
+    by_rows = times([rows, 3 + covered(8, of.inner[c.rows[-1].name])])
     return Counts(
-        blocks=times([*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)]),
+        blocks=times([*(a.extent for a in c.both), *(covered(a.extent, of.block[a.name]) for a in places)]),
         threads=times([warps, mma.lanes]),
-        registers=_registers(mma, rows, columns),
+        registers=of.registers,
         shared_bytes=held,
         operations=times([2 * mma.m * mma.n * mma.k * steps, rows, columns, warps]),
-        # Rows of a matrix that are not contiguous in memory may fall on the same banks.
-        loads=times(
-            [
-                steps,
-                warps,
-                plus(
-                    [times([rows, 3 + covered(8, inner[c.rows[-1].name])]), 0 if mma.warps > 1 else times([columns, 2])]
-                ),
-            ],
-        ),
+        loads=times([steps, warps, plus([by_rows, 0 if mma.warps > 1 else times([columns, 2])])]),
         iterations=iterations,
         copied=copied,
         depth=depth,
         late=late,
         stored=stored,
-        packed=0,
-        transposed=0,
+        packed=packed,
+        transposed=transposed,
         rate=peak * mma.share_of_peak(gpu.arch, late=False),
         rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
 
 
-def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
+def late(of: Tiling, chunk: Extent, all_taps: bool) -> Extent:
     """1 if matrix units read rows from lines of shared memory. Rows of several axes may be stored in lines too."""
+    c = of.c
     if (
         c.intrinsic.warps == 1
         or len(c.rows) > 1
@@ -195,10 +201,4 @@ def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps
         or (all_taps and any(tap.extent > 1 for tap in c.taps))
     ):
         return 0
-    return (tiles[c.rows[0].name] == 1) & (times([chunk, c.intrinsic.k]) == c.intrinsic.line)
-
-
-def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
-    """Registers of a thread: its sums, operands, addresses and the like."""
-    operands = times([rows, mma.words(mma.m)]), times([columns, mma.words(mma.n)])
-    return plus([times([rows, columns, mma.fragment.sums]), *operands, _RESERVED])
+    return (of.tiles[c.rows[0].name] == 1) & (times([chunk, c.intrinsic.k]) == c.intrinsic.line)

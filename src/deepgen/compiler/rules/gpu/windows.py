@@ -42,10 +42,6 @@ def why_not(sums: Stage) -> str | None:
     return None if prod(a.extent for a in sums.reduced) <= _MOST_TAPS else f"there are more than {_MOST_TAPS} taps"
 
 
-def serves(sums: Stage) -> bool:
-    return why_not(sums) is None
-
-
 def _moved(sums: Stage, iterators: Set[str]) -> Set[str]:
     """The iterators of an index, if one of them is an axis of the results."""
     return iterators if iterators & {a.name for a in sums.axes} else frozenset()
@@ -60,7 +56,7 @@ def in_runs(expression: Expression, padded: Set[str]) -> Expression:
     stages = {stage.name: stage for stage in expression.stages}
     for name in sorted(padded):
         in_parts = _divided(expression, stages[name])
-        if in_parts is None or not all(serves(reader) for reader in facts.readers(expression, name)):
+        if in_parts is None or any(why_not(reader) for reader in facts.readers(expression, name)):
             continue
         divided, shift, run = in_parts
 
