@@ -76,7 +76,7 @@ def test_a_kernel_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert done.returncode == 0, done.stderr
     (tmp_path / "tunes.py").write_text(OWN.format(tunes=True))
     done = preloaded.deepgen("tune", "tunes.py", "--trials", "2")
-    assert done.returncode == 1 and 'tune below `if __name__ == "__main__":`' in " ".join(done.stderr.split())
+    assert done.returncode == 2 and 'tune below `if __name__ == "__main__":`' in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(

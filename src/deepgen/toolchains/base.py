@@ -62,6 +62,7 @@ class Recipe:
 
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)  # other files that the command needs there
+    first: tuple[tuple[str, ...], ...] = ()  # commands that come before it
 
 
 class Toolchain(Protocol):

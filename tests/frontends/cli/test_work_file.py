@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,11 +214,12 @@ def test_what_cannot_be_tuned_leaves_the_others_their_time(
     monkeypatch.setattr(session, "_tune", tuned)
     target = targets.resolve("sim")
     jobs = [session.TuningJob(Request(one, target, time_budget=60.0), tmp_path) for one in (LARGE, SMALL)]
-    session.carry_out(jobs, None, go_on="", as_json=True, least=20.0)  # type: ignore[arg-type]
+    now = partial(session.carry_out, on=None, go_on="", as_json=True, least=20.0, started=time.monotonic())  # type: ignore[arg-type]
+    now(jobs)
     printed = capsys.readouterr()
     assert f"{LARGE.describe()}: the time budget ended" in printed.err and '"winner": 1' in printed.out
     with pytest.raises(typer.Exit):
-        session.carry_out(jobs[:1], None, go_on="", as_json=True, least=20.0)  # type: ignore[arg-type]
+        now(jobs[:1])
 
 
 def test_a_file_without_anything_to_tune_is_refused(deepgen: Callable[..., Any], project: Path) -> None:

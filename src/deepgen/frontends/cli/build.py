@@ -138,9 +138,9 @@ def build_files(kernel: Kernel, target: Target, settings: Settings) -> dict[str,
     recipe = toolchain.recipe(kernel, target)
     if recipe is None:
         return {}
-    command = shlex.join(recipe.command)
+    first = "".join(f"{shlex.join(command)} || exit 1\n" for command in recipe.first)
     about = f"# {kernel.name} for {target.name}, by {toolchain.name} {toolchain.version}"
-    script = f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\nexec {command}\n'
+    script = f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\n{first}exec {shlex.join(recipe.command)}\n'
     return {**recipe.files, _SCRIPT: script}
 
 

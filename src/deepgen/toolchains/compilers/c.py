@@ -17,7 +17,7 @@ from deepgen.targets import Target
 from deepgen.toolchains import elf, process
 from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import judge
-from deepgen.toolchains.compilers.compiled_once import linked_parts, short_header
+from deepgen.toolchains.compilers.compiled_once import linked, linked_parts, separate_parts, short_header
 from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
@@ -97,9 +97,8 @@ class CCompiler:
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
         once: tuple[str, ...] = ()
-        if self.family == "gcc" and self.machine == "x86_64":
-            flags = (*self._flags(target.instruction_sets), "-fPIC")
-            of = self.command, self.identity, flags, kernel, limits, group
+        if self._links_parts:
+            of = self.command, self.identity, self._part_flags(target), kernel, limits, group
             with ThreadPoolExecutor(1) as beside:  # the first kernel waits for both
                 parts = beside.submit(linked_parts, *of) if "-S" not in kind else None
                 once = (*short_header(*of), *(parts.result() if parts else ()))
@@ -112,7 +111,19 @@ class CCompiler:
             return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
-        return Recipe(self._argv(kernel, target, _SHARED, _BINARY))
+        argv = self._argv(kernel, target, _SHARED, _BINARY)
+        parts = separate_parts(self.command, self._part_flags(target), kernel) if self._links_parts else []
+        objects = [f"{Path(source.name).stem}.o" for source, _, _ in parts]
+        first = tuple((*words, "-o", built) for (*_, words), built in zip(parts, objects, strict=True))
+        linking = linked((name, built) for (_, name, _), built in zip(parts, objects, strict=True))
+        return Recipe((*argv, *linking), first=first)
+
+    @property
+    def _links_parts(self) -> bool:
+        return self.family == "gcc" and self.machine == "x86_64"
+
+    def _part_flags(self, target: Target) -> tuple[str, ...]:
+        return (*self._flags(target.instruction_sets), "-fPIC")
 
     def _argv(self, kernel: Kernel, target: Target, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
         # Names relative to the folder make the binary independent of where it is built. The kernel's own flags come

@@ -18,7 +18,7 @@ from typing import IO, Any
 from deepgen.toolchains.base import BuildError, BuildLimits
 from deepgen.toolchains.compilers.judge import run_judged
 from deepgen.toolchains.group import Group
-from deepgen.vocabulary import BadInput, Kernel, digest
+from deepgen.vocabulary import BadInput, Kernel, Source, digest
 from deepgen.vocabulary.folders import default_cache_folder
 
 _INCLUDED = re.compile(r"^(?:#ifndef (\w+)\n)?#include <immintrin\.h>", re.MULTILINE)
@@ -154,6 +154,20 @@ _OBJECT = "part.o"
 _NO_PLUGIN = "-fno-use-linker-plugin"  # only needed to optimise while linking; starting it takes 5 ms
 
 
+def separate_parts(command: Sequence[str], flags: Sequence[str], kernel: Kernel) -> list[tuple[Source, str, list[str]]]:
+    """The parts of a kernel that are compiled alone: the source, its NAME, and the command without the output."""
+    own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
+    named = [(source, name) for source in kernel.sources if (name := _apart(source.text)) is not None]
+    only = [("-O1", f"-D{name}_ALONE", "-x", "c", "-c", source.name) for source, name in named]
+    return [(*one, [*command, *flags, *own, *words]) for one, words in zip(named, only, strict=True)]
+
+
+def linked(parts: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Flags that link the objects of parts, by their names, instead of compiling the parts again."""
+    flags = tuple(flag for name, built in parts for flag in (f"-D{name}_APART", built))
+    return (*flags, _NO_PLUGIN) if flags else ()
+
+
 def linked_parts(
     command: Sequence[str], identity: str, flags: Sequence[str], kernel: Kernel, limits: BuildLimits, group: Group
 ) -> tuple[str, ...]:
@@ -161,19 +175,17 @@ def linked_parts(
 
     Empty if a kernel has none, or if they cannot be stored.
     """
-    own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
-    linked: tuple[str, ...] = ()
-    for source in kernel.sources:
-        name = _apart(source.text)
-        kept = None if name is None else _place(identity, [*command[1:], *flags, *own, source.text], _OBJECT)
-        if name is None or kept is None:
+    built: list[tuple[str, str]] = []
+    for source, name, argv in separate_parts(command, flags, kernel):
+        kept = _place(identity, [*argv[1:], source.text], _OBJECT)
+        if kept is None:
             continue
         if not kept.is_file():
-            only = ("-O1", f"-D{name}_ALONE", "-x", "c", "-c", "part.h", "-o", _OBJECT)
             with contextlib.suppress(OSError, BuildError):  # then kernels are compiled as a whole
-                _keep_object([*command, *flags, *own, *only], kept, source.text, limits, group)
-        linked += (f"-D{name}_APART", str(kept)) if kept.is_file() else ()
-    return (*linked, _NO_PLUGIN) if linked else ()
+                _keep_object([*argv, "-o", _OBJECT], kept, source, limits, group)
+        if kept.is_file():
+            built.append((name, str(kept)))
+    return linked(built)
 
 
 @lru_cache(maxsize=256)
@@ -182,11 +194,11 @@ def _apart(text: str) -> str | None:
     return match[1] if match else None
 
 
-def _keep_object(argv: Sequence[str], kept: Path, text: str, limits: BuildLimits, group: Group) -> None:
+def _keep_object(argv: Sequence[str], kept: Path, source: Source, limits: BuildLimits, group: Group) -> None:
     with _new_folder(kept) as work:
-        (work / "part.h").write_text(text, encoding="utf-8")
+        (work / source.name).write_text(source.text, encoding="utf-8")
         run_judged("gcc", argv, work, limits, group)
-        (work / "part.h").unlink()
+        (work / source.name).unlink()
 
 
 _SECONDS = 900  # limit; on an otherwise idle core it takes a minute
