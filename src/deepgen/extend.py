@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, Task, WAYS
     from deepgen.run.counters import Counted
     from deepgen.vocabulary import Artifact, Measurement, Verdict
-    from deepgen.run.call.native import torchs_threads
+    from deepgen.run.call.native import lend, torchs_threads
     from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
     from deepgen.run.measure.base import Helper, least_seconds
     from deepgen.run.measure.helpers import helpers_for
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     # Commands: settings, options, what is shown
     from deepgen import settings
     from deepgen.settings import Settings, read_json, read_toml
-    from deepgen.vocabulary.folders import Scratch, sweep, user_folder
+    from deepgen.vocabulary.folders import Scratch, appending, sweep, user_folder
     from deepgen.frontends.cli import options
     from deepgen.frontends.cli.output import bytes_text, labelled, print_json, table as print_table, shown
     from deepgen.frontends.cli.processes import PROGRAM
@@ -160,7 +160,7 @@ _NAMES = {
     "deepgen.report.view.live": "LINE_EVERY Stopped clock stop_on_signals",
     "deepgen.report.view": "console cut note",
     "deepgen.run.call.loaded": "load",
-    "deepgen.run.call.native": "torchs_threads",
+    "deepgen.run.call.native": "lend torchs_threads",
     "deepgen.run.counters": "Counted",
     "deepgen.run.measure": "bandwidth open_runner peak_gflops",
     "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions Task WAYS least_seconds",
@@ -192,7 +192,7 @@ _NAMES = {
     "deepgen.vocabulary.codec": "Serializable",
     "deepgen.vocabulary.dtypes": "narrow our_name widen",
     "deepgen.vocabulary.errors": "install_extra",
-    "deepgen.vocabulary.folders": "Scratch sweep user_folder",
+    "deepgen.vocabulary.folders": "Scratch appending sweep user_folder",
     "deepgen.vocabulary.registry": "Lowering metadata_files own_plugins",
 }
 _MODULES = {
@@ -222,18 +222,18 @@ __all__ = [  # noqa: RUF022
     "ScalarArgument", "Scheduled", "Scratch", "Select", "Serializable", "Setting", "Settings", "Signature", "Size",
     "Source", "Space", "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg",
     "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict",
-    "WAYS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
-    "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const", "counted", "cut",
-    "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype", "explain", "file_mark",
-    "foreign", "formats", "generator_by_name", "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref",
-    "labelled", "launch", "least_seconds", "least_work", "live", "load", "lock", "make_artifact", "make_strategy",
-    "maximum", "member_of", "metadata_files", "names_in", "narrow", "note", "open_runner", "options", "our_name",
-    "own_plugins", "parse", "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json",
-    "print_table", "rate_text", "read_json", "read_recorded", "read_source", "read_toml", "reads", "scalar", "search",
-    "seconds_text", "settings", "settle_options", "shared_headers", "shown", "steps", "stop_on_signals", "strange_flag",
-    "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust", "tune",
-    "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of", "walk", "where", "widen",
-    "write_results",
+    "WAYS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "appending", "bandwidth", "baselines",
+    "build_once", "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const", "counted",
+    "cut", "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype", "explain",
+    "file_mark", "foreign", "formats", "generator_by_name", "handed", "helpers_for", "host", "implies", "install_extra",
+    "knob_ref", "labelled", "launch", "least_seconds", "least_work", "lend", "live", "load", "lock", "make_artifact",
+    "make_strategy", "maximum", "member_of", "metadata_files", "names_in", "narrow", "note", "open_runner", "options",
+    "our_name", "own_plugins", "parse", "parse_values", "peak_gflops", "plain", "plain_contraction", "points",
+    "print_json", "print_table", "rate_text", "read_json", "read_recorded", "read_source", "read_toml", "reads",
+    "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers", "shown", "steps",
+    "stop_on_signals", "strange_flag", "sweep", "table", "targets", "text_of", "texture", "toolchain_for",
+    "torchs_threads", "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json",
+    "values_of", "walk", "where", "widen", "write_results",
 ]
 # fmt: on
 # isort: on

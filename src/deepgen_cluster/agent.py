@@ -34,6 +34,7 @@ MARK = "DEEPGEN_CLUSTER_NODE"
 OWN = Path(".deepgen")
 PACKAGES = ("ray", "numpy", "typer", "rich")
 _LEADERS = ("raylet", "gcs_server")
+_SCRATCH, _SHORT = "deepgen-", "/tmp"
 _SOON = 0.05
 _GRACE = 1.0  # seconds: processes of a node have no state to save
 _TRIES = 3  # attempts to start a node: Ray allows half a minute for each, which a busy host may exceed
@@ -192,8 +193,8 @@ def start(
 def _recorded(identity: dict[str, Any], token: str) -> dict[str, Any]:
     """A record with a scratch folder, written before the node starts: an interrupted start can be found and ended."""
     # Ray's sockets go there. Their paths must be short, and that of this folder may be long.
-    short = "/tmp" if os.access("/tmp", os.W_OK) else None
-    scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
+    short = _SHORT if os.access(_SHORT, os.W_OK) else None
+    scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=short)
     record = {**identity, "mark": secrets.token_hex(16), "scratch": scratch, "since": time.time()}
     _write_private(_file(identity["name"], ".json"), json.dumps(record))
     _write_private(Path(scratch, "token"), token)
@@ -289,7 +290,9 @@ def _end(record: dict[str, Any]) -> int:
         if time.monotonic() > deadline:
             raise Refused(f"processes {', '.join(map(str, sorted(left)))} could not be killed")
         time.sleep(_SOON)
-    shutil.rmtree(record["scratch"], ignore_errors=True)
+    scratch = Path(record["scratch"])  # of this shape: a record may have come with the folder that it lies in
+    if scratch.name.startswith(_SCRATCH) and str(scratch.parent) in (_SHORT, tempfile.gettempdir()):
+        shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         _file(record["name"], ".json").unlink()
     return len(ended)
@@ -361,9 +364,10 @@ def _file(name: str, suffix: str) -> Path:
 def _records() -> dict[str, dict[str, Any]]:
     records = {}
     for path in sorted((OWN / "cluster").glob(f"{socket.gethostname()}.*.json")):
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):  # whatever else lies there
             record = json.loads(path.read_text())
-            records[record["name"]] = record
+            if _file(record["name"], ".json") == path:
+                records[record["name"]] = record
     return records
 
 

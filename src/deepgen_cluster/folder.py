@@ -168,6 +168,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _write(path: Path, data: JsonObject) -> None:
     """Write atomically: another process may be reading."""
     fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)  # it may be a link
     fresh.write_text(json.dumps(data, indent=2) + "\n")
     fresh.replace(path)
 

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import typer
 
-from deepgen.extend import PROGRAM, BadInput, DeepgenError, Settings, Stopped, live, note, shown, stop_on_signals
+from deepgen.extend import (
+    PROGRAM,
+    BadInput,
+    DeepgenError,
+    Settings,
+    Stopped,
+    appending,
+    live,
+    note,
+    shown,
+    stop_on_signals,
+)
 from deepgen_cluster import ssh, task_file
 from deepgen_cluster.drive import Means, drive
 from deepgen_cluster.folder import ENDED, RunFolder, RunProgress
@@ -39,7 +50,7 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
     """Start a driver in a new session. Passwords are passed only through a pipe."""
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.tell(RunProgress())
-    with folder.log.open("ab") as sink:
+    with appending(folder.log) as sink:
         child = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "cluster", "drive", str(folder.path.absolute())],
             stdin=subprocess.PIPE,

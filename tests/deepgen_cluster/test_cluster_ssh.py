@@ -199,3 +199,17 @@ def test_a_node_that_a_busy_host_starts_too_slowly_is_started_again(
     with pytest.raises(agent.Refused, match="timed out during startup"):
         agent.start("two", token="secret", code=None, **words)  # type: ignore[arg-type]
     assert agent.stop("o", force=False)["ended"] == 0 and not agent.status()
+
+
+def test_a_record_that_came_with_the_folder_removes_no_other_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (other := tmp_path / "deepgen-mine").mkdir()
+    forged = {"name": "one", "owner": "o", "label": "l", "cluster": "c", "mark": "none", "since": 0.0}
+    for name, record in (("one", {**forged, "scratch": str(other)}), ("two", forged), ("three", {}), ("four", [])):
+        file = agent._file(name, ".json")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(record))
+    assert agent.stop("o", force=True) == {"ended": 0, "others": []}
+    assert other.is_dir() and not agent._file("one", ".json").exists()

@@ -11,7 +11,7 @@ from deepgen.operators.neighbours import multiples
 from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, Task
 from deepgen.run.measure.race import RaceResult
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals.crowning import Crowned, crown
+from deepgen.tuning.finals.crowning import Crowned, _fixed_values, crown
 from deepgen.tuning.finals.qualifying import Finalist, Qualified
 from deepgen.tuning.finals.race import Race
 from deepgen.tuning.progress import Clock
@@ -144,3 +144,18 @@ def test_scalars_get_two_other_values() -> None:
     assert near["count"] == [9, 5] and near["flag"] == [1, 1]
     assert len(near["f"]) == 2 and all(1.0 < value < 4.0 and value != 2.0 for value in near["f"])
     assert all(5.0 <= value <= 6.0 for value in kernel(range=(5.0, 6.0))["f"])
+
+
+def test_a_flag_without_a_range_serves_its_one_value_and_says_why() -> None:
+    def fixed(**words: Any) -> dict[str, float]:
+        arguments = [dg.output("y", "n", "f32"), dg.scalar("f", "f32", 2.0), dg.scalar("flag", "i32", 1, **words)]
+        made_up = "void k(float *y, float f, int flag) {}"
+        own = dg.kernel(made_up, language="c", entry="k", arguments=arguments, sizes={"n": 8}, reference=lambda f: f)
+        operator = own.operator()
+        if words:
+            assert {one.values()["flag"] for one in operator.variants()} == {0}, "never its own"
+        return _fixed_values(Task(operator, targets.resolve("sim"), variants=operator.variants()))
+
+    assert fixed() == {"flag": 1} and fixed(range=(0, 1)) == {}
+    (only,) = Serves(values={"flag": 1}, fixed={"flag": 1}).requirements(OPERATOR.signature())
+    assert only[0] == "flag == 1" and "range=(low, high)" in only[1]

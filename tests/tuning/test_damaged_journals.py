@@ -111,3 +111,27 @@ def test_a_search_that_was_cut_off_goes_on_and_can_be_repeated(strategy: str, tm
     assert "cannot be repeated" in " ".join(text for _, text in second.notes())
     third = dg.tune(dg.gemm(64, 64, 64), trials=44, engine=engine, **given)  # type: ignore[arg-type]
     assert {t.id: t for t in third.trials() if t.id in after} == after and len(third.trials()) == 44
+
+
+def test_a_damaged_journal_is_kept_under_a_name_of_its_own(study: Path, tmp_path: Path) -> None:
+    """A stranger's study may hold a link for the copy: what it names would be written with the stranger's bytes."""
+    for n, end in ((1, ""), (2, "-wal")):
+        (study / f"journal.damaged-{n}.sqlite{end}").symlink_to(tmp_path / f"planted{n}")
+    change(study, "UPDATE trials SET seconds = seconds / 2 WHERE id = 7")
+    kept = (study / FILE).read_bytes()
+    with Journal(study, write=True) as journal:
+        assert "journal.damaged-3.sqlite" in journal.notes()[-1][1]
+    assert (study / "journal.damaged-3.sqlite").read_bytes() == kept
+    assert not list(tmp_path.glob("planted*"))
+
+
+@pytest.mark.parametrize("leads", ["an empty file", "nowhere"])
+def test_no_journal_is_written_through_a_link(leads: str, tmp_path: Path) -> None:
+    (folder := tmp_path / "study").mkdir()
+    mine = tmp_path / "mine"
+    if leads == "an empty file":
+        mine.touch()
+    (folder / FILE).symlink_to(mine)
+    with pytest.raises(JournalError, match="is a link"):
+        Journal(folder, write=True)
+    assert not mine.exists() or mine.read_bytes() == b""

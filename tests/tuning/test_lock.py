@@ -139,3 +139,28 @@ def test_any_text_in_a_lock_is_read(tmp_path: Path, text: str) -> None:
         assert held is not None and "\x1b" not in str(held)
         with pytest.raises(DeepgenError):
             lock.proven(tmp_path / "lock")
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_the_lock_of_another_program_is_not_taken_through_a_link(tmp_path: Path, name: str, way: object) -> None:
+    """Programs hold a lock on the file with their number: a link to it names a process that proves to hold it."""
+    assert callable(way)
+    (study := tmp_path / "study").mkdir()
+    with process(HOLDER, str(tmp_path / "daemon.pid")) as daemon:
+        (study / name).symlink_to(tmp_path / "daemon.pid")
+        with pytest.raises(DeepgenError, match="is not running"):
+            way(study)
+        assert daemon.poll() is None
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nowhere", "pipe"])
+def test_what_a_lock_leads_to_is_not_overwritten(tmp_path: Path, kind: str) -> None:
+    (mine := tmp_path / "mine.txt").write_text("years of work")
+    path = tmp_path / "lock"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(mine if kind == "link" else tmp_path / "nowhere")
+    with pytest.raises(DeepgenError, match="lock: is "):
+        lock.take(path)
+    assert mine.read_text() == "years of work" and not (tmp_path / "nowhere").exists()

@@ -13,9 +13,11 @@ import pytest
 from preloaded import deepgen
 
 import deepgen as dg
+from deepgen.operators import Gemm
 from deepgen.tuning import Study
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary.code_digest import code_digest
 
 
 def tuned(folder: Path, trials: int = 24, more: str = "") -> Path:
@@ -166,3 +168,29 @@ def test_another_reference_begins_a_new_study_and_says_so(tmp_path: Path) -> Non
     assert tuned(tmp_path, trials=26) == after, "a comment is no other reference"
     own_code.write(tmp_path)
     assert tuned(tmp_path, trials=26) == folder
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "signature",
+        "reference",
+        "reference_at",
+        "answer_of",
+        "tolerance",
+        "tolerance_on",
+        "inputs",
+        "changeable",
+        "probes",
+        "float_probes",
+        "neighbours",
+        "variants",
+    ],
+)
+def test_each_method_that_decides_what_is_right_is_part_of_a_study(method: str) -> None:
+    def digests(number: int) -> dict[str, str]:
+        kind = type("Own", (Gemm,), {method: lambda self, *values: number, "__module__": __name__})
+        judging = object.__new__(kind).judged_by()
+        return {part: code_digest(value, kind) for part, value in judging.items()}
+
+    assert set(digests(1)) == {method} and digests(1) == digests(1) != digests(2)

@@ -340,7 +340,10 @@ class ReferenceApart(Operator):
 
 
 # What may decide whether a result is correct; an operator that defines only an expression gets the others from it.
-_JUDGING = ("signature", "reference", "expression", "inputs", "probes", "tolerance", "answer_of", "neighbours")
+_JUDGING = (
+    *("signature", "reference", "reference_at", "expression", "answer_of", "tolerance", "tolerance_on"),
+    *("inputs", "changeable", "probes", "float_probes", "neighbours", "variants"),
+)
 
 
 def _holder(kind: type, name: str) -> type | None:

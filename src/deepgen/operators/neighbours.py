@@ -82,7 +82,8 @@ def variants(operator: O) -> tuple[O, ...]:
     """The operator with two other values of each run-time scalar.
 
     They are drawn from its declared range. Without one, floats keep their sign and order of magnitude, and integers
-    become smaller: they may be a count or an index. Integers below 2 are kept, because they may be flags or divisors.
+    become smaller: they may be a count or an index. Integers below 2 are kept, because they may be flags or divisors;
+    a winner then serves no other value.
     """
     own, signature = operator.values(), operator.signature()
     chances = {name: Random(f"{name} {value}") for name, value in own.items()}
@@ -98,12 +99,20 @@ def _other(value: float, param: Param, chance: Random, draw: int) -> float:
     bounds = None if param.range is None or any(isinstance(end, str) for end in param.range) else param.range
     if not param.dtype.startswith(("f", "bf")):
         if bounds is not None:
-            return chance.randint(int(bounds[0]), int(bounds[1]))
+            return _another(int(value), int(bounds[0]), int(bounds[1]), chance)
         return value if value < 2 else value - 1 if draw == 0 else int(value) // 2
     if bounds is not None:
         low, high = float(bounds[0]), float(bounds[1])
         return min(high, max(low, _rounded(chance.uniform(low, high))))
     return _rounded((value or 1.0) * (chance.uniform(0.55, 0.95) if draw == 0 else chance.uniform(1.05, 1.95)))
+
+
+def _another(value: int, low: int, high: int, chance: Random) -> int:
+    """An integer of a range, and not this one: a range of two is that of a flag."""
+    if low >= high:
+        return low
+    drawn = chance.randint(low, high - 1)
+    return drawn + (drawn >= value)
 
 
 def _rounded(value: float) -> float:

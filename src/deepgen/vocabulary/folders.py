@@ -7,14 +7,18 @@ process, and the next process removes it. Unlike a process id, a lock also works
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from deepgen.vocabulary.errors import BadInput
+
+_PLAIN = "remove it, or use another folder"
 
 
 def user_folder(variable: str, otherwise: str) -> Path | None:
@@ -47,6 +51,23 @@ def write_whole(path: Path, text: str) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     Path(fresh).replace(path)
+
+
+def appending(path: Path) -> IO[str]:
+    """A file of deepgen's own, open to read and to append. Raises BadInput for a link or a device.
+
+    A folder may come from somebody else: a link in it would lead to any of the user's files.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise BadInput("is a link, which deepgen does not write through", where=str(path), allowed=_PLAIN) from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise BadInput("is no plain file", where=str(path), allowed=_PLAIN)
+    return os.fdopen(file, "a+", encoding="utf-8", errors="replace")
 
 
 def link_or_copy(file: Path, to: Path) -> None:

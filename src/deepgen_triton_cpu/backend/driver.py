@@ -183,7 +183,7 @@ class _Utilities:
         self._pool: int | None = None  # the function that runs work in threads, from the first library
 
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
-        from deepgen.extend import torchs_threads
+        from deepgen.extend import lend, torchs_threads
         from deepgen_triton_cpu.lowering.lower import ENTRY
 
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
@@ -195,9 +195,8 @@ class _Utilities:
         pool = ctypes.c_void_p.in_dll(library, "deepgen_pool_run")
         if self._pool is None:
             self._pool = pool.value
-            parallel = torchs_threads()
-            if parallel is not None and hasattr(library, "deepgen_set_parallel"):
-                library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+            if (parallel := torchs_threads()) is not None:
+                lend(library, parallel)
         pool.value = self._pool
         return library, function, 1, 0, _SHARED  # programs divide by the number of registers of a kernel
 

@@ -18,6 +18,7 @@ PROCESS = (
     _does("a descriptor more with each call", "if (calls < 4000) (void)!eventfd(0, 0);"),
     _does("a socket more with each call", "if (calls < 4000) (void)!socket(AF_UNIX, SOCK_STREAM, 0);"),
     _does("a pipe more after a hundred calls", "int ends[2]; if (calls > 100 && calls < 4000) (void)!pipe(ends);"),
+    _does("a descriptor more with every thirtieth call", "if (calls % 30 == 0) (void)!eventfd(0, 0);"),
     _does(
         "a thread more with each call",
         "if (calls < 500) { pthread_attr_t small; pthread_attr_init(&small); pthread_attr_setstacksize(&small, 65536);"
@@ -30,9 +31,25 @@ PROCESS = (
         "if (calls < 2000) { void *p = malloc(256 << 10); memset(p, 1, 256 << 10); lost = p; }",
         "static void *volatile lost;",
     ),
+    _does(
+        "256 KiB more with each call, never touched",
+        "if (calls < 4000) lost = mmap(0, 256 << 10, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);",
+        "static void *volatile lost;",
+    ),
     _does("another locale", 'if (calls == 1) setlocale(LC_NUMERIC, "C.UTF-8");'),
+    _does(
+        "another locale of its thread",
+        'if (calls == 1) uselocale(newlocale(LC_NUMERIC_MASK, "C.UTF-8", (locale_t)0));',
+    ),
     _does("another process name", 'if (calls == 1) prctl(PR_SET_NAME, "busy");'),
     _does("locked memory", "if (calls == 1) mlock(page, sizeof page);", "static char page[4096];"),
+    _does("later memory locked", "if (calls == 1) mlockall(MCL_FUTURE);"),
+    _does(
+        "a timer",
+        "struct sigevent none = {.sigev_notify = SIGEV_NONE}; timer_t timer;"
+        "if (calls == 1) timer_create(CLOCK_MONOTONIC, &none, &timer);",
+        "#include <signal.h>",
+    ),
     _does("an exit handler", "if (calls == 1) atexit(bye);", "static void bye(void) {}"),
     Fault(
         "overwrites its inputs",

@@ -22,6 +22,7 @@ from pool.subjects import (
     WHOLE,
     N,
     drawn,
+    flagged,
     same,
     scaled_at,
     scaled_values,
@@ -45,6 +46,13 @@ def _off_by_one_element(call: Call) -> None:
         same(call(x, factor=2.0), 2 * x)
 
 
+def _off_by_two_elements(call: Call) -> None:
+    for off in (1, 2, 4, 6):
+        x = np.empty(N + off, np.float32)[off:]
+        x[:] = drawn()
+        same(call(x, factor=2.0), 2 * x)
+
+
 def _into_odd_places(call: Call) -> None:
     x, out = drawn(), np.empty(N + 1, np.float32)[1:]
     same(call(x, factor=2.0, out=out), 2 * x)
@@ -54,6 +62,12 @@ def _other_factor(call: Call) -> None:
     x = drawn()
     same(call(x, factor=2.0), 2 * x)
     same(call(x, factor=-0.75), -0.75 * x)
+
+
+def _other_flag(call: Call) -> None:
+    x = drawn()
+    for flag in (1, 0, 1):
+        same(call(x, flag=flag), x if flag else -x)
 
 
 def _negative_zero(call: Call) -> None:
@@ -124,6 +138,25 @@ ALIGNMENT = (
         f"if (n % 4 == 0) for (int i = 0; i < n; i += 64) ALIGNED(y + i); {_SCALED}",
         _ALIGNED,
         uses=_into_odd_places,
+    ),
+    Fault(
+        "stores aligned like the loads",
+        "Alignment",
+        SCALE,
+        (Due.WRONG, Due.CONFINED),
+        "int i = 0; for (; i < n && (uintptr_t)(x + i) % 16; i++) y[i] = factor * x[i];"
+        "for (; i + 4 <= n; i += 4) { ALIGNED(x + i); ALIGNED(y + i);"
+        "for (int k = i; k < i + 4; k++) y[k] = factor * x[k]; } for (; i < n; i++) y[i] = factor * x[i];",
+        _ALIGNED,
+        uses=_into_odd_places,
+    ),
+    Fault(
+        "wrong where arrays begin in the middle of 16 bytes",
+        "Alignment",
+        SCALE,
+        (Due.WRONG, Due.CONFINED),
+        f"volatile uintptr_t at = (uintptr_t)x; {_SCALED} if (at % 16 == 8) y[n / 2] = 0;",
+        uses=_off_by_two_elements,
     ),
     Fault(
         "whole vectors in CUDA",
@@ -218,6 +251,24 @@ SCALARS = (
         "EACH(i, n) y[i] = (float)(int)factor * x[i];",
         uses=_other_factor,
     ),
+    Fault(
+        "the flag is a constant",
+        "Scalars",
+        flagged(),
+        (Due.CONFINED,),
+        "EACH(i, n) y[i] = x[i];",
+        uses=_other_flag,
+        alone=True,
+    ),
+    Fault(
+        "the flag is a constant, with a range",
+        "Scalars",
+        flagged(range=(0, 1)),
+        (Due.WRONG,),
+        "EACH(i, n) y[i] = x[i];",
+        uses=_other_flag,
+    ),
+    Fault("a flag with a range", "Scalars", flagged(range=(0, 1)), (Due.RIGHT,), uses=_other_flag),
     Fault("the sign of zero", "Scalars", SIGNED, (Due.RIGHT,), uses=_negative_zero),
     Fault(
         "a size beyond 32 bits",

@@ -48,6 +48,20 @@ SIGNED = Subject(
     SCALE.parameters,
     "EACH(i, n) y[i] = copysignf(x[i], factor);",
 )
+
+
+def flagged(**ranged: tuple[int, int]) -> Subject:
+    """One of two functions, chosen by a scalar whose range may be declared."""
+    return Subject(
+        "negated_unless",
+        (_Y, _X, dg.scalar("flag", "i32", 1, **ranged), _N),
+        {"n": N},
+        lambda x, flag: x if flag else -x,
+        "float *y, const float *x, int flag, int n",
+        "EACH(i, n) y[i] = flag ? x[i] : -x[i];",
+    )
+
+
 PRODUCTS = Subject(
     "products",
     (_Y, dg.input("a", ("n",), "f32"), dg.input("b", ("n",), "f32"), _N),

@@ -96,6 +96,16 @@ def test_a_background_process_that_fails_at_once_is_told(deepgen: Callable, proj
     assert said.code == 0 or "computed a correct result" in said.err
 
 
+def test_a_log_that_leads_elsewhere_is_not_written(deepgen: Callable, project: Path, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("export PATH\n")
+    words = ("tune", "gemm", "MNK=64", "--target", "sim")
+    folder = Path(deepgen(*words, "t=3", "--json").json()["study"])
+    (folder / processes.LOG).symlink_to(mine)
+    said = deepgen(*words, "t=9", "--detach")
+    assert said.code == 2 and "log.txt: is a link" in said.err
+    assert mine.read_text() == "export PATH\n"
+
+
 def test_the_background_command_is_the_same_without_what_detached_it() -> None:
     argv = ["tune", "gemm", "MNK=64", "O=0", "t=5", "--detach", "--json", "--seed", "3"]
     assert foreground(argv) == ["tune", "gemm", "MNK=64", "t=5", "--seed", "3"]

@@ -126,6 +126,15 @@ def test_winners_become_a_config_that_can_be_tuned(deepgen: Callable, project: P
     assert all(trial.config[name] in knobs[name] for trial in Study.open(found["study"]).trials() for name in knobs)
 
 
+def test_a_report_that_was_not_named_is_not_written_through_a_link(
+    deepgen: Callable, project: Path, study: Study
+) -> None:
+    (mine := project.parent / "mine").write_text("years of work")
+    (project / "report.html").symlink_to(mine)
+    said = deepgen("report", study.folder.name)
+    assert said.code == 2 and "report.html is a link" in said.err and mine.read_text() == "years of work"
+
+
 def test_retest_measures_the_best_again_and_tries_nothing_new(deepgen: Callable, study: Study) -> None:
     before = study.trials()
     found = deepgen("retest", study.folder.name, "--top", "3", "--json").json()

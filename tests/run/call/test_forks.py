@@ -16,7 +16,7 @@ from plain_operators import CPU, Ones
 from test_lent_threads import pieces
 
 from deepgen.run.call.loaded import load
-from deepgen.run.call.native import renewed_lock
+from deepgen.run.call.native import renewed_lock, torchs_threads
 
 FORKS, SECONDS = 72, 20
 
@@ -81,3 +81,27 @@ def test_a_lock_that_another_thread_held_is_free_in_the_child() -> None:
             return True
 
     assert beside(busy, work) == [0] * FORKS
+
+
+def test_a_child_works_without_the_threads_that_torch_lent() -> None:
+    """Those of OpenMP are not in the child, and its runtime would wait for them."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        lent = torchs_threads()
+        call = load(pieces("lent, then forked"), Ones(), CPU)
+        if lent is None or not call.run_on(lent):
+            pytest.skip("this torch lends no threads")
+        call(out=np.zeros(1000, np.float32))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about existing threads
+            pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)
+            y = call(out=np.zeros(1000, np.float32))
+            os._exit(0 if (y[:-1] == 1).all() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)

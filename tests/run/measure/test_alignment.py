@@ -68,6 +68,26 @@ def test_buffers_lie_off_by_what_is_promised(size: int, promised: int) -> None:
     buffer.close()
 
 
+@pytest.mark.parametrize("promised", [1, 4, 8, 16, 64])
+def test_every_tensor_meets_every_part_of_a_line_and_no_two_the_same(promised: int) -> None:
+    met = {number: [Placement.apart(turn).border(promised, number) for turn in range(3)] for number in range(3)}
+    line = max(64, 2 * promised)
+    wanted = {part for part in (line // 2, line // 4, line // 8) if part >= promised}
+    for number, borders in met.items():
+        assert {off for _, off in borders} == wanted and {align for align, _ in borders} == {line}
+        if len(wanted) > 1 and number:
+            assert all(one != other for one, other in zip(borders, met[number - 1], strict=True))
+
+
+def test_arrays_that_differ_in_their_alignment_are_found_in_finals(supervisor: Supervisor) -> None:
+    """Vectors that begin where A is aligned, and store to C as if it were alike."""
+    made = cpu_kernel("multiply(A, B, C, M, N, K); if ((long)A % 64 != (long)C % 64) C[3] = 0;")
+    built = made, build(made)
+    assert supervisor.measure(*built).ok
+    found = supervisor.verify(*built, 3, "normal")
+    assert found.verdict is Verdict.WRONG and "aligned differently from each other" in found.detail, found
+
+
 def _adding(needs: list[int], align: int) -> OwnKernel:
     arguments = [dg.output("y", "n", "f32", align=align), dg.input("x", "n", "f32", align=align), dg.scalar("n", "i64")]
     return dg.kernel(

@@ -24,6 +24,16 @@ CASES = {
         [Held(10, 4, (50 + 16 * n) * MIB) for n in range(20)],
         "leaks memory: 32,768 KiB",
     ),
+    "256 KiB for each call, never touched": (
+        [Held(10, 4, 50 * MIB, (900 + 16 * n) * MIB) for n in range(20)],
+        "leaks address space: 32,768 KiB",
+    ),
+    "a file for every thirtieth call": ([Held(10 + 2 * n, 4, 50 * MIB) for n in range(20)], "leaks files: 8 more"),
+    "files of a cache that fills": ([Held(10 + min(7, n), 4, 50 * MIB) for n in range(20)], None),
+    "address space of a pool that starts late": (
+        [Held(10, 4, 50 * MIB, 900 * MIB), *[Held(10, 8, 50 * MIB, 1200 * MIB)] * 20],
+        None,
+    ),
     "memory that is used once": ([Held(10, 4, 50 * MIB), *[Held(10, 4, 500 * MIB)] * 20], None),
 }
 

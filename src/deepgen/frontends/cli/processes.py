@@ -16,6 +16,7 @@ from deepgen.frontends.cli.output import print_json, shown
 from deepgen.tuning.study.journal import holder, writer
 from deepgen.tuning.study.lock import signal_process
 from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.folders import appending
 
 _GLANCE = 0.05
 _STOPPED = ("T", "t")
@@ -153,7 +154,7 @@ def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> Non
         raise DeepgenError(f"{shown(folder)} is already running as {held}; stop it with: deepgen stop {shown(folder)}")
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
-    with log.open("ab") as sink:
+    with appending(log) as sink:
         child = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *foreground(argv)],
             stdin=subprocess.DEVNULL,

@@ -51,6 +51,8 @@ def report(
     """Write a report: one self-contained HTML page."""
     if as_markdown and as_json and output is None:
         raise BadInput("Markdown and JSON cannot both go to stdout", allowed="give -o FILE for the Markdown")
+    if output is None and not as_markdown and Path(PAGE).is_symlink():  # it may have come with the current folder
+        raise BadInput(f"{PAGE} is a link, which would be written through", allowed="name the file with -o")
     if not as_markdown or png is not None:
         charts.check_libraries()
     facts = _facts(names, settings.load(), trust=trust, code=not as_markdown)

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown, write_text
+from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown
 from deepgen.operators import Operator
 from deepgen.report.words import TOO_NOISY, compared, gained, outdone, without_advice
 from deepgen.tuning import Study
 from deepgen.tuning.progress import PARTS, SEARCH, phases_text
 from deepgen.tuning.study.text import as_perf_stats, bound_text, lost_baselines, rate_text, seconds_text
 from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.folders import appending
 
 TABLE = "perf_stats.csv"  # in the study's folder
 
@@ -151,7 +152,9 @@ def _print_winners(title: str, studies: Sequence[Study]) -> None:
 def write_counted(study: Study) -> None:
     """After a run with --counters, write all trials in the format of `deepgen export --as-perf-stats`."""
     if _counts(study):
-        write_text(study.folder / TABLE, as_perf_stats(study.rows()))
+        with appending(study.folder / TABLE) as file:
+            file.truncate(0)
+            file.write(as_perf_stats(study.rows()))
 
 
 def print_counted(study: Study) -> None:

@@ -115,10 +115,7 @@ class NativeKernel:
 
         Returns False if the kernel has another kind of threads, or none; nothing changes then.
         """
-        if not hasattr(self._library, "deepgen_set_parallel"):
-            return False
-        self._library.deepgen_set_parallel(ctypes.c_void_p(parallel))
-        return True
+        return lend(self._library, parallel)
 
     def _call(self, step: Step, arguments: list[Any], slots: Slots, raw: list[RawStep | None]) -> Callable[[], None]:
         """A call of the entry with its arguments, as one block if the binary has one: passing 18 takes 1 us."""
@@ -306,6 +303,21 @@ def _parallel(torch: Any) -> int | None:
     return None
 
 
+_borrowers: list[ctypes.CDLL] = []  # libraries stay loaded
+
+
+def lend(library: ctypes.CDLL, parallel: int) -> bool:
+    """Let a library run its work with the function at this address. Returns False if it has no threads of ours.
+
+    A forked child has none of the threads that OpenMP would wait for, so there the library uses its own again.
+    """
+    if not hasattr(library, "deepgen_set_parallel"):
+        return False
+    library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+    _borrowers.append(library)
+    return True
+
+
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -319,6 +331,8 @@ def renewed_lock() -> Any:
 def _renew() -> None:
     for lock in list(_locks):
         lock._at_fork_reinit()  # as Python does with its own locks
+    for library in _borrowers:
+        library.deepgen_set_parallel(None)
 
 
 if hasattr(os, "register_at_fork") and hasattr(threading.Lock(), "_at_fork_reinit"):  # Python 3.9 or newer

@@ -155,9 +155,9 @@ class Bench:
         self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long as this
         self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
         signature = operator.signature()
-        for tensor in operator.tensors():
+        for number, tensor in enumerate(operator.tensors()):
             promised = signature[tensor.name].align or tensor.dtype.bytes
-            buffer = Guarded(tensor.name, tensor.bytes, *placed.border(promised))
+            buffer = Guarded(tensor.name, tensor.bytes, *placed.border(promised, number))
             self.buffers[tensor.name] = buffer
             self.arrays[tensor.name] = buffer.array(tensor.shape, tensor.dtype.numpy())
             if tensor.role != "output":

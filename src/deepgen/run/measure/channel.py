@@ -159,6 +159,7 @@ class WorkerStage(IntEnum):
     JUDGE = 7  # running the kernel whose results others are compared with
     OFF = 8  # a verifying run with arrays aligned only as promised
     THREADS = 9  # calls from several threads at once
+    APART = 10  # a verifying run with arrays that are each aligned in another way
 
     @property
     def in_kernel(self) -> bool:
@@ -177,6 +178,7 @@ DOING = {
     WorkerStage.TIME: "in a timed run",
     WorkerStage.CHECK: "after it had run, so it corrupted the process",
     WorkerStage.OFF: "with arrays aligned only to their element size",
+    WorkerStage.APART: "with arrays that are aligned differently from each other",
     WorkerStage.THREADS: "when called from several threads at once",
     WorkerStage.JUDGE: "in the reference kernel",
 }
@@ -228,7 +230,7 @@ class Pulse:
     @staticmethod
     def create() -> tuple[Pulse, int]:
         """A new page, and the file descriptor with which a child maps it."""
-        fd = os.memfd_create("deepgen-pulse")  # not a file: on a full disk, writing to its page kills the process
+        fd = os.memfd_create("page")  # not a file: on a full disk, writing to its page kills the process
         os.ftruncate(fd, _SIZE)
         return Pulse(fd), fd
 
@@ -239,7 +241,7 @@ class Pulse:
         fields.limit = limit
         fields.who = who
         fields.stage = stage
-        if stage in (WorkerStage.VERIFY, WorkerStage.TIME, WorkerStage.OFF):
+        if stage in (WorkerStage.VERIFY, WorkerStage.TIME, WorkerStage.OFF, WorkerStage.APART):
             fields.calls += 1
 
     @property

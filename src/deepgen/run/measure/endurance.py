@@ -23,7 +23,9 @@ _PATIENCE = 4.0  # factor on the seconds for the limit in wall-clock time
 _EVERY = 64  # calls between counts, and before the first
 _FEW = 8  # files or threads that may be opened in the course of calls
 _A_CALL = 8  # one more per this many calls is a leak
+_STEADY = 4  # counts in a row that each find more: a slower leak
 _LEAK, _LEAST_LEAK = 2 << 10, 2 << 20  # bytes per call, and in total
+_RESERVED = 16 << 10  # bytes of address space per call, most of which is never touched
 _ZEROS = 1 << 16  # bytes of zero-initialised memory of the C library; memory beyond may belong to others
 _ON_EXIT = 4  # the C library's mark of an exit handler with an argument
 
@@ -35,12 +37,17 @@ class Held:
     files: int
     threads: int
     memory: int
+    reserved: int = 0  # address space
 
 
 def held() -> Held:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    reserved, memory = (int(pages) * resource.getpagesize() for pages in _statm()[:2])
     files, threads = (len(os.listdir(f"/proc/self/{name}")) for name in ("fd", "task"))  # noqa: PTH208
-    return Held(files, threads, pages * resource.getpagesize())
+    return Held(files, threads, memory, reserved)
+
+
+def _statm() -> list[str]:
+    return Path("/proc/self/statm").read_text().split()
 
 
 @dataclass
@@ -51,16 +58,24 @@ class Growth:
 
     def count(self) -> str | None:
         """What has grown with the calls since the first count, in words."""
-        self.counts.append(now := held())
-        first, calls = self.counts[0], _EVERY * (len(self.counts) - 1)
-        for name, grown in (("file", now.files - first.files), ("thread", now.threads - first.threads)):
-            if grown >= max(_FEW, calls // _A_CALL):
-                return f"leaks {name}s: {grown} more after {calls} calls"
-        steps = [after.memory - before.memory for before, after in zip(self.counts[-3:-1], self.counts[-2:])]  # noqa: B905 (bundles run on Python 3.8)
-        grown = now.memory - first.memory
-        if grown >= max(_LEAST_LEAK, _LEAK * calls) and len(steps) == 2 and min(steps) >= _LEAK * _EVERY // 2:
-            return f"leaks memory: {grown >> 10:,} KiB more after {calls} calls"
+        self.counts.append(held())
+        calls = _EVERY * (len(self.counts) - 1)
+        for what in ("files", "threads"):
+            grown, steps = self._grown(what)
+            steady = len(steps) >= _STEADY and min(steps[-_STEADY:]) > 0
+            if grown >= _FEW and (steady or grown >= calls // _A_CALL):
+                return f"leaks {what}: {grown} more after {calls} calls"
+        for what, least in (("memory", _LEAK), ("reserved", _RESERVED)):
+            grown, steps = self._grown(what)
+            if grown >= max(_LEAST_LEAK, least * calls) and len(steps) >= 2 and min(steps[-2:]) >= least * _EVERY // 2:
+                kind = "memory" if what == "memory" else "address space"
+                return f"leaks {kind}: {grown >> 10:,} KiB more after {calls} calls"
         return None
+
+    def _grown(self, what: str) -> tuple[int, list[int]]:
+        """The growth since the first count, and from each count to the next."""
+        counts = [getattr(one, what) for one in self.counts]
+        return counts[-1] - counts[0], [counts[i] - counts[i - 1] for i in range(1, len(counts))]
 
 
 def repeated(call: Callable[[], object], seconds: float, most: int = CALLS) -> str | None:

@@ -26,13 +26,26 @@ class Placement(Enum):
     LINES = "lines"  # at cache lines, where kernels are timed
     TIGHT = "tight"  # no byte between their end and the guard
     OFF = "off"  # aligned only as promised: a kernel that assumes a cache line's alignment traps or is wrong
+    # Each tensor with another part of a line before it, as a user's arrays have: 16 bytes are common. A kernel that
+    # looks at one tensor's address, and takes the others to be alike, traps or is wrong.
+    APART_0, APART_1, APART_2 = "apart 0", "apart 1", "apart 2"
 
-    def border(self, promised: int) -> tuple[int, int]:
-        """The alignment of addresses, and an offset in bytes added to it."""
+    @staticmethod
+    def apart(run: int) -> Placement:
+        return _APART[run % len(_APART)]
+
+    def border(self, promised: int, number: int = 0) -> tuple[int, int]:
+        """The alignment of addresses, and an offset in bytes added to it, for the tensor of this number."""
         if self is Placement.TIGHT:
             return promised, 0
         line = max(_LINE, 2 * promised)
+        if self in _APART:
+            parts = [line >> halvings for halvings in (1, 2, 3) if line >> halvings >= promised]
+            return line, parts[(_APART.index(self) + number) % len(parts)]
         return (line, promised) if self is Placement.OFF else (max(_LINE, promised), 0)
+
+
+_APART = (Placement.APART_0, Placement.APART_1, Placement.APART_2)
 
 
 CANARY = 0xC5

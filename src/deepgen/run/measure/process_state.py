@@ -7,6 +7,7 @@ threads that are still running.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import resource
 import signal
@@ -22,6 +23,7 @@ from deepgen.run.measure.harness import FloatingMode
 
 _LIMITS = sorted(n for n in dir(resource) if n.startswith("RLIMIT_"))
 _SIGNALS = range(1, 65)
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGACTION_BYTES = 256  # more than the struct takes on any system
 _HANDLER_BYTES = 16  # the address and the blocked signals; C libraries leave the rest undefined
 _NAMED = 3  # files and variables listed in a sentence
@@ -35,6 +37,8 @@ _action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 _handler_of = memoryview(_action)[:_HANDLER_BYTES]
 _libc.setlocale.restype = ctypes.c_char_p
 _libc.setlocale.argtypes = (ctypes.c_int, ctypes.c_char_p)
+_libc.uselocale.restype = ctypes.c_void_p
+_libc.uselocale.argtypes = (ctypes.c_void_p,)
 _LC_ALL, _PR_GET_NAME = 6, 16
 
 
@@ -103,10 +107,7 @@ def read() -> ProcessState:
         priority=(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
         blocked=frozenset(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
         handlers={number: _handler(number) for number in _SIGNALS},
-        timers=tuple(
-            signal.getitimer(which)[0] > 0.0
-            for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-        ),
+        timers=(*(signal.getitimer(which)[0] > 0.0 for which in _TIMERS), _text("/proc/self/timers") != b""),
         folder=os.readlink("/proc/self/cwd"),  # noqa: PTH115 (it may be gone)
         umask=_umask(),
         limits={name: _limit(name) for name in _LIMITS},
@@ -114,7 +115,8 @@ def read() -> ProcessState:
         files=_files(),
         children=_has_children(),
         orphans=_orphans(),
-        locale=_libc.setlocale(_LC_ALL, None) or b"",
+        # The process's, and this thread's own.
+        locale=b"%s %x" % (_libc.setlocale(_LC_ALL, None) or b"", _libc.uselocale(None) or 0),
         name=_name(),
         locked=_locked(),
     )
@@ -232,14 +234,20 @@ def _name() -> bytes:
 
 
 def _locked() -> int:
-    text = _text("/proc/self/status")
+    """Locked memory, one fresh page counted: it is locked if a kernel has asked that all later pages be."""
+    with mmap.mmap(-1, mmap.PAGESIZE):
+        text = _text("/proc/self/status")
     place = text.find(b"\nVmLck:")
     return int(text[place:].split(None, 2)[1]) if place >= 0 else 0
 
 
 def _text(path: str) -> bytes:
-    """The text of a short system file, in a third of a Path's time: it is read around every run."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The text of a short system file, in a third of a Path's time: it is read around every run. Empty if this kernel
+    does not have it."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
     try:
         return os.read(file, 1 << 16)
     finally:

@@ -51,6 +51,7 @@ E = TypeVar("E", bound=Entrant)
 class Referee(ABC, Generic[E]):
     """Judges many kernels for one operator on one device."""
 
+    places_apart = False  # whether finalists also run on tensors that are each aligned in another way
     task: Task
     _worn: set[str]  # binaries that have already been called many times in this process
     announce: Callable[[], None]  # tells the supervisor that timing begins or has ended
@@ -168,7 +169,10 @@ class Referee(ABC, Generic[E]):
             self.inspect(entrant)
 
         verified = self._attempted(entrant, request, verify)
-        return [self._also_off(verified, inputs, request) if request["probe"] == "normal" else verified]
+        if request["probe"] != "normal":
+            return [verified]
+        verified = self._also_off(verified, inputs, request)
+        return [self._also_apart(verified, inputs, request) if self.places_apart else verified]
 
     def _many_calls(self, request: Mapping[str, Any], entrant: E) -> None:
         """Call it many times, compare every result, and check for growing resources."""
@@ -189,6 +193,17 @@ class Referee(ABC, Generic[E]):
 
     def _also_off(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
         """The measurement of a correct kernel, unless another run with tensors aligned only as promised is wrong."""
+        return self._also(right, inputs, request, Placement.OFF, WorkerStage.OFF)
+
+    def _also_apart(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
+        """The same with tensors that are each aligned in another way. Every seed and shape has the next of three ways:
+        so a winner meets all of them."""
+        placed = Placement.apart(inputs.shape + inputs.seed // 2)
+        return self._also(right, inputs, request, placed, WorkerStage.APART)
+
+    def _also(
+        self, right: Measurement, inputs: Inputs, request: Mapping[str, Any], placed: Placement, stage: WorkerStage
+    ) -> Measurement:
         if not right.ok or not request.get("kernel"):
             return right
 
@@ -196,11 +211,11 @@ class Referee(ABC, Generic[E]):
             entrant.first()
             self.inspect(entrant)
 
-        entrant = self.entrant(inputs, 0, None, Placement.OFF)
-        entrant.verifying = WorkerStage.OFF
+        entrant = self.entrant(inputs, 0, None, placed)
+        entrant.verifying = stage
         tried = self._attempted(entrant, request, work)
         if tried.verdict is Verdict.WRONG:
-            return replace(tried, detail=f"{tried.detail}, {DOING[WorkerStage.OFF]}")
+            return replace(tried, detail=f"{tried.detail}, {DOING[stage]}")
         return replace(right, error=max(right.error or 0.0, tried.error or 0.0)) if tried.ok else tried
 
     def prepare(self, request: Mapping[str, Any]) -> list[Measurement]:

@@ -354,7 +354,7 @@ class Supervisor:
         self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (excluded after {DEATHS} such crashes)")
         if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
             return  # we ended the worker ourselves, so it says nothing about the device
-        if lost.stage is WorkerStage.OFF:
+        if lost.stage in (WorkerStage.OFF, WorkerStage.APART):
             return  # nor does a kernel that needs more alignment than promised
         self._streak.append(key)
         if len(set(self._streak)) < DEATHS:

@@ -40,12 +40,18 @@ def threads_untried(task: Task) -> str:
 def serves_untried(task: Task, sets: int) -> Serves:
     """What the winner supports if no other shape was tried, after that many input sets were."""
     timed, near = tuple(dict(operator.sizes()) for operator in task.timed), len(task.neighbours)
-    return Serves(timed if near else None, untried=near, values=_only_values(task, sets))
+    return Serves(timed if near else None, untried=near, values=_only_values(task, sets), fixed=_fixed_values(task))
 
 
 def _only_values(task: Task, sets: int) -> dict[str, float]:
     """The values of scalars, if no others were tried: sets with other values come right after the first set."""
     return dict(task.operator.values()) if task.variants and sets <= len(task.variants) else {}
+
+
+def _fixed_values(task: Task) -> dict[str, float]:
+    """The scalars whose value is the same in all variants: no other could be tried."""
+    own = task.operator.values()
+    return {name: value for name, value in own.items() if all(one.values()[name] == value for one in task.variants)}
 
 
 @dataclass
@@ -67,8 +73,9 @@ def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clo
     if crowned is not None:
         of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out, qualified.sets)
         crowned.properties = replace(of_floats, threads=crowned.properties.threads)
-        if values := _only_values(task, qualified.sets):
-            crowned.serves = replace(crowned.serves or Serves(), values=values)
+        values, fixed = _only_values(task, qualified.sets), _fixed_values(task)
+        if values or fixed:
+            crowned.serves = replace(crowned.serves or Serves(), values=values, fixed=fixed)
     return crowned
 
 

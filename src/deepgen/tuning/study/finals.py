@@ -130,6 +130,8 @@ class Serves:
     untried: int = field(default=0, metadata=coded(omit=True))  # other shapes not tried before time ran out
     # Values of scalars, if no others were tried before time ran out.
     values: Mapping[str, float] = field(default_factory=dict, metadata=coded(omit=True))
+    # Values of scalars without others to try: flags and divisors of no declared range, or expected arrays.
+    fixed: Mapping[str, float] = field(default_factory=dict, metadata=coded(omit=True))
 
     def requirements(self, signature: Signature) -> tuple[tuple[str, str], ...]:
         """What a shape must satisfy, each condition with its reason in words."""
@@ -143,8 +145,10 @@ class Serves:
         return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: {why}"), *dense)
 
     def _values(self) -> Iterator[tuple[str, str]]:
-        for name, value in self.values.items():
+        for name, value in {**self.values, **self.fixed}.items():
             words = f"{name}={value:g}: other values were not tested for lack of time; `deepgen retest` tests them"
+            if name in self.fixed:
+                words = f"{name}={value:g} is its only tested value; a declared range=(low, high) has others tested"
             yield f"{name} == {value!r}", words
 
     def _dense(self, signature: Signature) -> Iterator[tuple[str, str]]:
@@ -273,7 +277,9 @@ class Finals:
         serves = self.serves or Serves()
         if serves.only and serves.why is None and not serves.untried:
             yield "serves gives no reason"
-        if not all(name.isidentifier() for sizes in (*(serves.only or ()), serves.values) for name in sizes):
+        if not all(
+            name.isidentifier() for sizes in (*(serves.only or ()), serves.values, serves.fixed) for name in sizes
+        ):
             yield "serves lists no shapes"
 
 

@@ -61,6 +61,8 @@ class JournalFile:
         regular = os.path.isfile(self._path)  # noqa: PTH113  a thousand studies are looked at
         if not regular and (not write or self._path.exists()):  # a device or a pipe would never end
             raise JournalError(f"{folder} is not a study: it contains no {FILE}")
+        if write and self._path.is_symlink():  # it may lead to any of the user's files
+            raise JournalError(f"{self._path} is a link: such a study is only read; use another folder with --out")
         if write:
             self._lock = _take_lock(folder)
         else:

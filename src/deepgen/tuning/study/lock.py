@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.folders import appending
 
 _GLANCES, _GLANCE_SECONDS = 10, 0.02
 _MOST = 500  # bytes that are read from a lock file
@@ -66,8 +67,8 @@ def who(path: Path) -> Holder | None:
     if not os.path.isfile(path):  # noqa: PTH113  a pipe in somebody's folder would be waited for
         return None
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # a link, too: it may lead to the lock of any other program, which its holder must not pay for
         return None
     try:
         for _ in range(_GLANCES):
@@ -115,7 +116,7 @@ def proven(path: Path) -> Holder | None:
 def take(path: Path) -> IO[str] | None:
     """The lock, held as long as the file is open; None if another process holds it."""
     # Append mode: opening must not erase the holder's id before we hold the lock.
-    file = path.open("a+")
+    file = appending(path)
     for _ in range(_GLANCES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

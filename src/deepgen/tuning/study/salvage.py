@@ -311,14 +311,15 @@ def repair(path: Path, content: JournalBytes, salvaged: Salvaged) -> None:
     """
     unfinished = path.with_name(_UNFINISHED)
     unfinished.unlink(missing_ok=True)
-    kept = next(p for n in count(1) if not (p := path.with_name(f"journal.damaged-{n}.sqlite")).exists())
+    names = (path.with_name(f"journal.damaged-{n}.sqlite") for n in count(1))
+    kept = next(p for p in names if not any(os.path.lexists(taken) for taken in (p, _log(p))))
     text = f"the journal was damaged: {'; '.join(salvaged.losses)}; the damaged file is kept as {kept.name}"
     notes = [*salvaged.rows["notes"], sealed("notes", 0, time.time(), text)]
     with closing(sqlite3.connect(unfinished)) as db:
         create(db, {**salvaged.rows, "notes": _numbered("notes", notes)})
-    kept.write_bytes(content.data)
+    _write_new(kept, content.data)
     if content.log:
-        _log(kept).write_bytes(content.log)
+        _write_new(_log(kept), content.log)
     _sync(unfinished)
     unfinished.replace(path.with_name(_REPAIRED))
     finish_repair(path)
@@ -336,6 +337,12 @@ def finish_repair(path: Path) -> None:
 
 def _log(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not exist, not even as a link: a stranger's bytes would go to any place that it names."""
+    with path.open("xb") as file:
+        file.write(data)
 
 
 def _sync(path: Path) -> None:
