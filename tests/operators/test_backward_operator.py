@@ -90,6 +90,7 @@ def test_it_survives_files_and_words(operator: AttentionBackward) -> None:
     ("make", "why"),
     [
         (lambda: attention_backward(1, 6, 8, 8, 8, kv_heads=4), "HK=4 with H=6"),
+        (lambda: attention_backward(1, 1, 8, 8, 16, dtype="f8e4m3"), "dtype 'f8e4m3'"),
         (lambda: attention_backward(1, 1, 8, 8, 8).inputs(0, "odd"), "unknown probe 'odd'"),
         (lambda: AttentionBackward.make({"B": 1, "H": 1, "D": 8}), "needs a value for SQ and SK"),
         (lambda: AttentionBackward.make({"B": 1, "H": 1, "S": 8, "D": 8, "bias": True}), "no parameter 'bias'"),

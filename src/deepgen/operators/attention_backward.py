@@ -15,7 +15,7 @@ from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
-from deepgen.operators.attention import DTYPES, LAYOUTS, Attention, attention
+from deepgen.operators.attention import LAYOUTS, Attention, attention
 from deepgen.operators.base import REFERENCE_ROWS, ReferenceApart, Tolerance, Work, least_work
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
@@ -23,6 +23,7 @@ from deepgen.vocabulary.dtypes import DType
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
 
+DTYPES = ("bf16", "f16", "f32")  # gradients have no 8-bit formats
 PROBES = ("normal", "zeros", "exact", "peak", "large")
 _SHARED = ("B", "H", "HK", "S", "SQ", "SK", "D", "DV", "layout", "causal", "window", "scale", "softcap")
 _SIZES = {"B": "batch", "H": "heads", "HK": "kv_heads", "SQ": "queries", "SK": "keys", "D": "width", "DV": "v_width"}
@@ -57,7 +58,9 @@ class AttentionBackward(ReferenceApart):
     softcap: float = 0.0
 
     def __post_init__(self) -> None:
-        _ = self.forward  # which checks all of them
+        if self.dtype not in DTYPES:
+            raise BadInput(f"attention_backward: dtype {self.dtype!r}", allowed="one of " + ", ".join(DTYPES))
+        _ = self.forward  # which checks all others
 
     @cached_property
     def forward(self) -> Attention:
