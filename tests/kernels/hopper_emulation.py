@@ -19,6 +19,7 @@ from deepgen.operators.compare import Comparison, compare
 from deepgen.operators.signature import TensorFacts
 from deepgen.run.call import gpu_kernel
 from deepgen.run.call.plans import evaluate
+from deepgen.run.measure.guarded import Guarded
 from deepgen.targets.gpu_driver import CUDA
 from deepgen.vocabulary import DescriptorArg, Kernel, ScalarArg, TensorArg
 
@@ -138,13 +139,17 @@ def run(
     kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal", turned: Collection[str] = ()
 ) -> Comparison:
     """How the kernel's output compares with the exact one. Inputs that are `turned` have their first dimension
-    innermost."""
+    innermost; what the others have after them cannot be read."""
     inputs = operator.inputs(1, probe)
     shapes = {t.name: t for t in operator.tensors()}
-    order = {name: "F" if name in turned else "C" for name in shapes}
+    guarded = {name: Guarded(name, t.bytes, align=16) for name, t in shapes.items() if name not in turned}
     tensors = {
-        name: np.array(inputs[name], order=order[name]) if name in inputs else _blank(t) for name, t in shapes.items()
+        name: guarded[name].array(t.shape, t.dtype.numpy()) if name in guarded else np.array(inputs[name], order="F")
+        for name, t in shapes.items()
     }
+    for name in guarded:
+        tensors[name].view(np.uint8).fill(0xFF)  # so that unwritten elements show
+        tensors[name][...] = inputs.get(name, tensors[name])
     facts = {name: TensorFacts(x.shape, "", tuple(s // x.itemsize for s in x.strides)) for name, x in tensors.items()}
     scalars = {**operator.strided({name: facts[name] for name in turned})}
     (step,) = kernel.plan.steps
@@ -168,11 +173,7 @@ def run(
     assert waiting == 0, f"{waiting} threads wait for ever"
     (output,) = operator.signature().outputs
     expected = operator.reference(inputs)[output.name]
-    return compare(tensors[output.name], expected, shapes[output.name].dtype, operator.tolerance(output.name, probe))
-
-
-def _blank(tensor: Any) -> Array:
-    """Filled so that unwritten elements show."""
-    blank = np.zeros(tensor.shape, tensor.dtype.numpy())
-    blank.view(np.uint8).fill(0xFF)
-    return blank
+    result = tensors[output.name].copy()
+    for memory in guarded.values():
+        memory.close()
+    return compare(result, expected, shapes[output.name].dtype, operator.tolerance(output.name, probe))

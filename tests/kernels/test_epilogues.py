@@ -118,6 +118,17 @@ def test_warpgroup_products(text: str, store: str, n: int, batch: int, tmp_path:
 
 
 @EMULATED
+@pytest.mark.parametrize(("m", "n", "text", "side"), [(192, 64, "x + r[m, n]", "M"), (64, 192, "x + r[n]", "N")])
+def test_operands_are_read_no_further_than_they_go(m: int, n: int, text: str, side: str, tmp_path: Path) -> None:
+    """Of two blocks that share tiles, one has a tile beyond the matrix, though tiles divide that."""
+    operator, family = gemm(m, n, 64, dtype="bf16", layout="nt", epilogue=text), generators.by_name("sm90_gemm")
+    only: dict[str, Any] = {"FIXED": True, "CONSUMERS": 1, "TILES_M": 1, "BN": 64, "STORE": "copy", "FIXUP": "none"}
+    (config,) = family.space(operator, HOPPER).restrict({**only, f"CLUSTER_{side}": 2}).sample(1, seed=1)
+    kernel = family.emit(operator, HOPPER, config)
+    assert hopper_emulation.run(kernel, hopper_emulation.build(kernel, tmp_path), operator).ok
+
+
+@EMULATED
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "store", "schedule", "n"),

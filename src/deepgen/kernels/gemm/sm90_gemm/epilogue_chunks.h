@@ -4,7 +4,8 @@
 #pragma once
 
 #if FIXED
-constexpr bool ALL_ROWS = SIZE_M % BM == 0, ALL_COLUMNS = SIZE_N % (BN - OVERLAP) == 0 && OVERLAP == 0;
+// Whether all tiles lie in the matrix: those of whole clusters.
+constexpr bool ALL_ROWS = SIZE_M % (BM * CLUSTER_M) == 0, ALL_COLUMNS = SIZE_N % (BN * CLUSTER_N) == 0 && OVERLAP == 0;
 #else
 constexpr bool ALL_ROWS = false, ALL_COLUMNS = false;
 #endif
