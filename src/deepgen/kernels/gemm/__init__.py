@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from deepgen.vocabulary import Size, WorkspaceArg
@@ -37,6 +37,12 @@ def share_of_blocks(
     s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
     s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
     s.knob("GUARD", ["sizes"])
+
+
+def least_area(most: int, *sizes: Sequence[int]) -> int:
+    """The least area of a tile where there are many: `most`, or that of the largest whose sides are powers of two, as
+    small matrices have no larger ones, however many they are."""
+    return min(most, prod(max(n for n in each if n & (n - 1) == 0) for each in sizes))
 
 
 def remembered(choose: Callable[[Gemm, Gpu], dict[str, Any]]) -> Callable[[Gemm, Gpu], dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.gemm import counters, share_of_blocks, sums
+from deepgen.kernels.gemm import counters, least_area, share_of_blocks, sums
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES
 from deepgen.kernels.shared import NOTHING
@@ -40,7 +40,8 @@ def mma_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(threads <= 512, "a block has no more than 16 warps")
     s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
     if gemm.m * gemm.n * gemm.batch > 1 << 20:
-        s.require(bm * bn >= 2048, "tiles are not tiny where the result is large")
+        least = least_area(2048, _tile_sizes(gemm.m), _tile_sizes(gemm.n))
+        s.require(bm * bn >= least, "tiles are not tiny where the result is large")
     registers = s.derive("registers", wm * wn // 32 + fragments * (wm + wn) // 4 + RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
     s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")

@@ -23,6 +23,7 @@ from deepgen.kernels.gemm.simt_gemm.space import (
     WIDEST,
     BandedGemm,
     GatheredGemm,
+    least_tile,
     load_widths,
     product_of,
     simt_space,
@@ -194,12 +195,13 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[SimtTile]:
     deepest = next((bk for bk in _STEPS if bk >= gemm.k), _STEPS[-1])
     deep = max(1, gemm.k // _LEAST_PART)
     lanes = (_LANES if store_widths(gemm)[-1] > 1 else _LANES_ODD)[gpu.warp]
+    least = least_tile(gemm)
     for bm in _sizes(gemm.m):
         for bn in _sizes(gemm.n):
             tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
             if tiles * deep < gpu.multiprocessors // 2 and max(bm, bn) > 16:
                 continue  # smaller ones occupy more multiprocessors
-            if tiles > _MOST_ROUNDS * gpu.multiprocessors and bm * bn < 1024:
+            if tiles > _MOST_ROUNDS * gpu.multiprocessors and bm * bn < least:
                 continue
             for tm, tn in _THREAD_TILES:
                 lanes_m = next((n for n in lanes if bm % (n * tm) + bn % (gpu.warp // n * tn) == 0), 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
-from deepgen.kernels.gemm import share_of_blocks
+from deepgen.kernels.gemm import least_area, share_of_blocks
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.expr.contraction import band_product
 from deepgen.operators.expr.operator import ExpressionOperator
@@ -85,7 +85,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
     s.require(threads <= gpu.threads_per_block, "a block has no more threads than the chip allows")
     if gemm.m * gemm.n * gemm.batch > 1 << 20:
-        s.require(bm * bn >= 1024, "tiles are not tiny where the result is large")
+        s.require(bm * bn >= least_tile(gemm), "tiles are not tiny where the result is large")
     a, _, _, acc = gemm.dtypes
     sums = tm * tn * (acc.bytes // 4)
     registers = s.derive("registers", sums + 3 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
@@ -174,6 +174,11 @@ def tile_sizes(size: int) -> list[int]:
     """Sizes below twice the extent: in larger tiles most of the tile would be idle."""
     small = [8] if size <= 16 else []
     return small + [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
+
+
+def least_tile(gemm: Gemm) -> int:
+    """Elements of a tile where there are many."""
+    return least_area(1024, tile_sizes(gemm.m), tile_sizes(gemm.n))
 
 
 @lru_cache(8)
