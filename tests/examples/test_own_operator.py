@@ -128,7 +128,7 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     assert done["trials"] == {"correct": 4} and done["operator"] == {"name": "vadd", "n": 5000}
     assert run("-c", CALL, done["study"], cwd=tmp_path, env=env) == "right\n"
     plugins = {row["name"]: row for row in json.loads(deepgen("doctor", "--json", cwd=tmp_path, env=env))["plugins"]}
-    assert plugins["vadd"]["problem"] is None and plugins["c_vadd"]["kind"] == "generator"
+    assert plugins["vadd"]["problem"] is None and plugins["c_vadd"]["kind"] == "kernel family"
     assert "no_such_module" in plugins["lost"]["problem"]
     conformance = EXAMPLE.parents[1] / "tests" / "conformance"
     suites = [str(conformance / name) for name in ("test_operators.py", "test_generators.py")]

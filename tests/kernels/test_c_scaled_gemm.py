@@ -30,7 +30,7 @@ OTHERS: list[dict[str, Any]] = [
 def test_sampled_configs_are_right_on_all_sizes(scales: str, words: dict[str, Any]) -> None:
     for layout in LAYOUTS[:: 1 if scales == "1x128,128x128" else 3]:
         operator = gemm(70, 140, 300, dtype="f8e4m3", layout=layout, scales=scales, **words)
-        (family,) = generators.serving(operator, HERE)
+        family, *_ = generators.serving(operator, HERE)
         space, default = family.space(operator, HERE), dict(family.default(operator, HERE))
         assert space.explain(default) == []
         for config, flag in ((default, "-O3"), *((c, "-O1") for c in space.sample(1, seed=len(layout)))):
@@ -43,7 +43,7 @@ def test_sampled_configs_are_right_on_all_sizes(scales: str, words: dict[str, An
 @pytest.mark.slow
 def test_a_call_takes_scales_with_rows_innermost() -> None:
     operator = gemm(70, 140, 300, dtype="f8e4m3", layout="nt", scales="1x128,128x128", c="f32")
-    (family,) = generators.serving(operator, HERE)
+    family, *_ = generators.serving(operator, HERE)
     kernel = family.emit(operator, HERE, family.default(operator, HERE))
     build_once(kernel, HERE)
     inputs = operator.inputs(5)
