@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 from stand_in import Everything  # noqa: E402
 from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
-from torch._dynamo.utils import counters  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import inductor, routes  # noqa: E402
@@ -230,6 +229,7 @@ def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.Mon
 
 def test_functions_that_uncompiled_code_calls_are_not_compiled_themselves() -> None:
     """After a graph break they were, piece by piece, and gave other results."""
+    from torch._dynamo.utils import counters  # here: with the compiler loaded, others' tests of `use` take longer
 
     @torch._dynamo.disable(recursive=False)  # type: ignore[untyped-decorator]
     def aside(x: Any) -> Any:
