@@ -89,13 +89,13 @@ if TYPE_CHECKING:
     from deepgen.settings import Settings, read_json, read_toml
     from deepgen.vocabulary.folders import Scratch, appending, sweep, user_folder
     from deepgen.frontends.cli import options
-    from deepgen.frontends.cli.output import bytes_text, labelled, print_json, table as print_table, shown
+    from deepgen.frontends.cli.output import labelled, print_json, table as print_table, shown
     from deepgen.frontends.cli.processes import PROGRAM
     from deepgen.report.view import live
     from deepgen.report.view.live import LINE_EVERY, clock
     from deepgen.report.view.live import Stopped, stop_on_signals
     from deepgen.report.view import console, cut, note
-    from deepgen.tuning.study.text import counted, rate_text, seconds_text
+    from deepgen.tuning.study.text import bytes_text, counted, rate_text, seconds_text
     # Programs that run on other machines
     from deepgen.vocabulary.registry import metadata_files, own_plugins
     # Files of other tools, and kernels described by them
@@ -136,7 +136,7 @@ _NAMES = {
     "deepgen.compiler.rules.facts": "plain",
     "deepgen.compiler.rules.gpu.plan": "Plan",
     "deepgen.compiler.rules.rule": "Rule",
-    "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
+    "deepgen.frontends.cli.output": "labelled print_json table=print_table shown",
     "deepgen.frontends.cli.processes": "PROGRAM",
     "deepgen.kernels": "Generator HasRank Rank Scheduled",
     "deepgen.generators": "by_name=generator_by_name member_of",
@@ -184,7 +184,7 @@ _NAMES = {
     "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
-    "deepgen.tuning.study.text": "counted rate_text seconds_text",
+    "deepgen.tuning.study.text": "bytes_text counted rate_text seconds_text",
     "deepgen.vocabulary": (
         "Artifact BadInput DeepgenError DescriptorArg Json JsonObject Kernel LaunchPlan Measurement Missing ScalarArg "
         "Source Step TensorArg Trial Verdict WorkspaceArg completed digest dtype"

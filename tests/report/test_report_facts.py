@@ -47,6 +47,7 @@ def test_facts_are_plain_json_and_agree_with_the_summary(sim: Study) -> None:
     assert shown["time"] == pytest.approx(facts["winner"]["seconds"] * facts["unit"]["scale"], rel=1e-4)
     assert f"datum.trial === {facts['winner']['trial']}" in str(knob_charts.parallel(facts).to_dict(validate=False))
     assert {"compiler", "numpy", "python"} <= facts["versions"].keys()
+    assert not any("_" in name for name in facts["versions"]), "words, not names of fields"
     assert not any("[" in value for value in facts["versions"].values()), "words, not Python's lists"
     assert "search" in facts["time"]["phases"], "shorter ones are left out"
     began = next(row for row in facts["finalists"] if row["default"])

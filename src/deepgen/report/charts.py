@@ -185,7 +185,8 @@ def time(facts: Facts) -> Any:
     ]
     if not bars or total <= 0:
         return None
-    x = alt.X("seconds:Q", title="seconds", axis=alt.Axis(tickCount=8))
+    room = alt.Scale(domainMax=1.4 * max(bar["seconds"] for bar in bars))  # for the texts, on a narrow page too
+    x = alt.X("seconds:Q", title="seconds", scale=room, axis=alt.Axis(tickCount=8))
     return _bars(bars, x, "part:N", alt.value(BLUE), "text:N", "Where the time went")
 
 

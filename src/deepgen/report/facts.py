@@ -28,7 +28,7 @@ from deepgen.tuning.progress import PARTS, phases_text
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
-from deepgen.tuning.study.text import KNOB, bound_text, knob_text, rate_text, seconds_text
+from deepgen.tuning.study.text import KNOB, bound_text, bytes_text, knob_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import built_by
 from deepgen.vocabulary import DeepgenError, Trial
 from deepgen.vocabulary.measurement import geometric_mean
@@ -38,6 +38,14 @@ DEFAULT = "the default"
 EXAMPLES = 3  # messages of each verdict
 _MESSAGE_LETTERS = 600
 _MOST_CLOUDS = 6  # charts of the time over a counted event
+# What a target's parts are called in reports, if not by their names.
+_DEVICE = {
+    "isa": "instruction sets",
+    "l1d_bytes": "L1 data cache",
+    "l2_bytes": "L2 cache",
+    "l3_bytes": "L3 cache",
+    "line_bytes": "cache line",
+}
 _BEST_SHARE, _FEWEST_BEST, _MOST_BEST = 0.1, 10, 300  # trials in the parallel coordinates
 # Two events whose sum is the bytes that a kernel actually moved.
 _MOVED = ("event.dram__bytes_read.sum", "event.dram__bytes_write.sum")
@@ -367,7 +375,11 @@ def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
     ran = budget.get("versions")
     out |= {str(k): str(v) for k, v in ran.items()} if isinstance(ran, dict) else {}
     device = {k: v for k, v in study.target.to_json().items() if k != "name" and v is not None}
-    return {**out, **{name: _in_words(fact) for name, fact in device.items()}}
+    return {**out, **{_DEVICE.get(name, name.replace("_", " ")): _of_device(name, v) for name, v in device.items()}}
+
+
+def _of_device(name: str, fact: Any) -> str:
+    return bytes_text(fact) if name.endswith("_bytes") and isinstance(fact, int) else _in_words(fact)
 
 
 def _in_words(fact: Any) -> str:

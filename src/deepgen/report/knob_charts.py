@@ -120,20 +120,20 @@ def heatmap(facts: Facts, first: str, second: str) -> Any:
 
 
 def parallel(facts: Facts) -> Any:
-    """The knobs of the best trials: a line each, from knob to knob."""
+    """The knobs of the best trials: a line each, from knob to knob downwards, so that many knobs fit a narrow page."""
     knobs = facts["knobs"]
     if len(knobs) < 2 or facts["best_cutoff"] is None:
         return None
     names = {one["field"]: one["name"] for one in knobs}
     levels = {one["field"]: one["levels"] for one in knobs}
     labels = [
-        {"knob": one["name"], "text": text, "y": 0.5 if len(one["levels"]) < 2 else i / (len(one["levels"]) - 1)}
+        {"knob": one["name"], "text": text, "x": 0.5 if len(one["levels"]) < 2 else i / (len(one["levels"]) - 1)}
         for one in knobs
         for i, text in _some(one["levels"])
     ]
     order = [one["name"] for one in knobs]
-    x = alt.X("knob:N", title=None, sort=order, scale=alt.Scale(type="point"), axis=alt.Axis(labelAngle=-30, grid=True))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.05, 1.05]))
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.05, 1.05]))
+    y = alt.Y("knob:N", title=None, sort=order, scale=alt.Scale(type="point"), axis=alt.Axis(grid=True))
     place = (
         "length(knob_levels[datum.field]) < 2 ? 0.5 :"
         " indexof(knob_levels[datum.field], datum.value) / (length(knob_levels[datum.field]) - 1)"
@@ -148,7 +148,7 @@ def parallel(facts: Facts) -> Any:
         .transform_filter(f"{TIMED} && (datum.time <= {facts['best_cutoff']!r} || {won})")
         .transform_fold(list(names), as_=["field", "value"])
         .transform_filter("isValid(datum.value)")
-        .transform_calculate(knob="knob_names[datum.field]", y=place)
+        .transform_calculate(knob="knob_names[datum.field]", x=place, at="indexof(knob_order, datum.field)")
     )
     colour = alt.Color(
         "time:Q",
@@ -157,18 +157,20 @@ def parallel(facts: Facts) -> Any:
         legend=alt.Legend(orient="top", format=",.4~r", gradientLength=200, tickCount=3),
     )
     layers = [
-        lines.mark_line(opacity=0.5, strokeWidth=1).encode(x=x, y=y, detail="trial:N", color=colour),
+        lines.mark_line(opacity=0.5, strokeWidth=1).encode(x=x, y=y, detail="trial:N", order="at:Q", color=colour),
         lines.transform_filter(won)
         .mark_line(strokeWidth=3, strokeDash=[6, 3], color=RED)
-        .encode(x=x, y=y, detail="trial:N"),
+        .encode(x=x, y=y, detail="trial:N", order="at:Q"),
         alt.Chart(alt.InlineData(values=labels))
-        .mark_text(align="left", dx=4, fontSize=10)
+        .mark_text(align=alt.expr("datum.x < 0.9 ? 'left' : 'right'"), dx=2, dy=-6, fontSize=10)
         .encode(x=x, y=y, text="text:N"),
     ]
     chart = alt.layer(*layers, title=f"The best {facts['best_count']} trials").add_params(
-        alt.param(name="knob_names", value=names), alt.param(name="knob_levels", value=levels)
+        alt.param(name="knob_names", value=names),
+        alt.param(name="knob_levels", value=levels),
+        alt.param(name="knob_order", value=list(names)),
     )
-    return sized(chart)
+    return sized(chart, height=rows_height(len(knobs)))
 
 
 def correlations(facts: Facts) -> Any:

@@ -20,7 +20,7 @@ from deepgen.frontends.cli import clocks, options
 from deepgen.frontends.cli.clocks import amd_commands, nvidia_commands
 from deepgen.frontends.cli.engines import ENGINES
 from deepgen.frontends.cli.main import PLUGGED
-from deepgen.frontends.cli.output import bytes_text, labelled, paragraph, print_json, shown
+from deepgen.frontends.cli.output import labelled, paragraph, print_json, shown
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS
 from deepgen.report.serve.places import RUNS
@@ -31,6 +31,7 @@ from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
 from deepgen.toolchains import TOOLCHAINS, programs, survey
 from deepgen.tuning.search import STRATEGIES
+from deepgen.tuning.study.text import bytes_text
 from deepgen.vocabulary.errors import BadInput, DeepgenError, install_extra
 from deepgen.vocabulary.registry import DOORS, LOWERINGS, Registry
 

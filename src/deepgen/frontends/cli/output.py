@@ -119,12 +119,3 @@ def facts_text(facts: Mapping[str, Any]) -> str:
 def config_text(config: Mapping[str, Any]) -> str:
     """A config in the syntax of `deepgen build --config`."""
     return ", ".join(f"{knob}={knob_text(value)}" for knob, value in config.items())
-
-
-def bytes_text(size: int) -> str:
-    value = float(size)
-    for unit in (" B", " KiB", " MiB"):
-        if value < 1024:
-            return f"{value:.4g}{unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"

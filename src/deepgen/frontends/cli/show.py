@@ -14,7 +14,6 @@ from deepgen import settings
 from deepgen.frontends import formats
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import (
-    bytes_text,
     config_text,
     facts_text,
     labelled,
@@ -30,7 +29,7 @@ from deepgen.kernels import AsksRules, Scheduled, cost_of
 from deepgen.report.view import printable
 from deepgen.tuning import Study
 from deepgen.tuning.reuse import top_rows
-from deepgen.tuning.study.text import rate_text, seconds_text
+from deepgen.tuning.study.text import bytes_text, rate_text, seconds_text
 from deepgen.vocabulary import Trial
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 

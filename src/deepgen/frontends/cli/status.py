@@ -9,7 +9,7 @@ import typer
 
 from deepgen import settings
 from deepgen.frontends.cli import options, processes, studies
-from deepgen.frontends.cli.output import bytes_text, labelled, print_json, shown
+from deepgen.frontends.cli.output import labelled, print_json, shown
 from deepgen.frontends.cli.processes import TreeEnd
 from deepgen.report.view import text_width
 from deepgen.settings import Settings
@@ -17,7 +17,7 @@ from deepgen.toolchains import Cache
 from deepgen.tuning.study import lock
 from deepgen.tuning.study.glance import glance
 from deepgen.tuning.study.journal import LOCK, writer
-from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
+from deepgen.tuning.study.text import bound_text, bytes_text, rate_text, seconds_text
 from deepgen.vocabulary import bytecode
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.folders import left_behind, remove, remove_tree

@@ -30,6 +30,15 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds / 1e-9:.4g} ns"
 
 
+def bytes_text(size: int) -> str:
+    value = float(size)
+    for unit in (" B", " KiB", " MiB"):
+        if value < 1024:
+            return f"{value:.4g}{unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
 def rate_text(fast: Mapping[str, Any]) -> str:
     """The most informative rate of a run: that of its arithmetic, or of its bytes if memory bounds it."""
     from deepgen.tuning.speed import MEMORY  # imported late, as most callers do not need it
