@@ -32,7 +32,7 @@ CELLS = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.floats(allow
 def test_a_devices_rates_are_words(sim: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim, "target", resolve("cuda:sm_90a"))
     versions = facts_of(sim)["versions"]
-    assert versions["vector_peaks"].startswith("f64 33500.0, f32 66900.0, ")
+    assert versions["vector peaks"].startswith("f64 33500.0, f32 66900.0, ")
     assert versions["features"].startswith("dp4a half2 ")
 
 

@@ -24,6 +24,7 @@ from deepgen.report.charts import (
 from deepgen.report.facts import Facts, important_knobs
 
 _MOST_BARS, _MOST_CELLS = 20, 150
+_FAINT = "#999999"
 _WORDY = 50  # characters in all labels of an axis; above this they are rotated
 
 
@@ -40,7 +41,7 @@ def importance(facts: Facts) -> Any:
         alt.Chart(alt.InlineData(values=bars), title="Share of the variance of log time")
         .mark_bar()
         .encode(
-            x=alt.X("share:Q", title="share of the variance of log time", axis=alt.Axis(format="%")),
+            x=alt.X("share:Q", title="share of the variance of log time", axis=alt.Axis(format="%", tickCount=8)),
             y=alt.Y("knob:N", title=None, sort=[one["knob"] for one in important]),
             color=_colours(["alone", "with others"], [BLUE, ORANGE]),
             tooltip=["knob:N", "kind:N", alt.Tooltip("share:Q", format=".1%")],
@@ -153,11 +154,12 @@ def parallel(facts: Facts) -> Any:
     colour = alt.Color(
         "time:Q",
         title=time_title(facts),
-        scale=alt.Scale(scheme="viridis", reverse=True, domain=[fastest, max(facts["best_cutoff"], fastest * 1.0001)]),
+        # Both ends can be seen on a light page and on a dark one.
+        scale=alt.Scale(range=[GREEN, _FAINT], domain=[fastest, max(facts["best_cutoff"], fastest * 1.0001)]),
         legend=alt.Legend(orient="top", format=",.4~r", gradientLength=200, tickCount=3),
     )
     layers = [
-        lines.mark_line(opacity=0.5, strokeWidth=1).encode(x=x, y=y, detail="trial:N", order="at:Q", color=colour),
+        lines.mark_line(opacity=0.7, strokeWidth=1.5).encode(x=x, y=y, detail="trial:N", order="at:Q", color=colour),
         lines.transform_filter(won)
         .mark_line(strokeWidth=3, strokeDash=[6, 3], color=RED)
         .encode(x=x, y=y, detail="trial:N", order="at:Q"),

@@ -216,10 +216,9 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
 
 def _roofline(facts: Facts) -> str:
     roof = facts["roofline"] or {}
-    unknown = [
-        what for what, key in (("peak", "peak_gflops"), ("memory's bandwidth", "bandwidth")) if not roof.get(key)
-    ]
-    missing = f" The {' and the '.join(unknown)} of this device are unknown." if unknown else ""
+    unknown = [what for what, key in (("peak", "peak_gflops"), ("memory bandwidth", "bandwidth")) if not roof.get(key)]
+    verb = "is" if len(unknown) == 1 else "are"
+    missing = f" The {' and the '.join(unknown)} of this device {verb} unknown." if unknown else ""
     where = (
         "Bytes are as counted for each kernel."
         if roof.get("counted")
