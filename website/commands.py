@@ -86,8 +86,8 @@ def _operators() -> Iterator[str]:
 
 
 def _code(flags: str) -> str:
-    """HTML, because code in Markdown tables cannot contain a bar."""
-    return f"<code>{escape(flags).replace('|', '&#124;')}</code>"
+    """HTML, because code in Markdown tables cannot contain a bar; each word by itself, which lines do not break."""
+    return " ".join(f"<code>{escape(word).replace('|', '&#124;')}</code>" for word in flags.split())
 
 
 def _cell(text: str) -> str:

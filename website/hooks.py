@@ -24,6 +24,7 @@ import repository  # noqa: E402
 import results  # noqa: E402
 
 FENCE = re.compile(r"^(?P<fence>```\w+) +(?:run|hosts|(?:file|hosts)=(?P<file>\S+)) *$", re.MULTILINE)
+NAMES = re.compile(r"<td><code>([^<\s]{1,30})</code>")
 # Placeholders in mkdocs.yml that are filled in, such as the list of all commands.
 PLACES = {"COMMANDS": commands.navigation, "API": api.navigation}
 
@@ -51,6 +52,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         else:
             files.append(File.generated(config, place, content=content))
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Names in the first column of a table stay in one piece on a narrow page."""
+    return NAMES.sub(r'<td><code class="word">\1</code>', html)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
