@@ -14,7 +14,7 @@ import simt_emulation as simt
 
 import needs
 from deepgen import generators, targets
-from deepgen.kernels.attention.c_backward import CBackward
+from deepgen.kernels.attention.c_attention import CBackward
 from deepgen.kernels.attention.mma_backward import MmaBackward
 from deepgen.operators import AttentionBackward, Operator, attention_backward, softmax
 from deepgen.operators.compare import compare

@@ -13,8 +13,7 @@ import pytest
 from build_helpers import alive, until
 
 from deepgen.toolchains import BuildLimits, Group
-from deepgen.toolchains.process import End, Finished
-from deepgen.toolchains.resident import run
+from deepgen.toolchains.process import End, Finished, run
 
 # Executes the Python it is sent, and replies like a compiler.
 PROGRAM = r"""

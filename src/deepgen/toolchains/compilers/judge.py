@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from deepgen.toolchains import process, resident
+from deepgen.toolchains import process
 from deepgen.toolchains.base import BuildError, BuildLimits
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Step, Verdict
@@ -46,7 +46,7 @@ def run_judged(
     """
     try:
         if request is not None:
-            finished = resident.run(tuple(argv), request, folder=folder, limits=limits, group=group)
+            finished = process.run_resident(tuple(argv), request, folder=folder, limits=limits, group=group)
         else:
             finished = process.run(argv, folder=folder, limits=limits, group=group, env=env)
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Attention in portable C, for any CPU: lanes of vectors are queries; for few queries, columns."""
+"""Attention in portable C, for any CPU: lanes of vectors are queries, or columns if queries are few or it runs
+backward.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ from typing import Any
 
 from deepgen.kernels import FirstRanked, Rank
 from deepgen.kernels.attention import (
+    backward_macros,
+    backward_requires,
     length_arguments,
     option_arguments,
     option_macros,
     resolved_for,
     rows_of,
+    strided,
     strides_of,
 )
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
-from deepgen.operators import Attention, Operator
+from deepgen.operators import Attention, AttentionBackward, Operator
 from deepgen.space import Space, implies
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
@@ -231,3 +236,59 @@ def _plan(attention: Attention, own: Mapping[str, Any], memory: str) -> LaunchPl
         (f"SK < {_LONG}", f"fewer than {_LONG} keys"),
     )
     return LaunchPlan((Step("deepgen_attention", args),), requires=requires)
+
+
+class CBackward:
+    """A thread for all heads that share one of K; lanes are columns: f32 and bf16, all options."""
+
+    name = "c_backward"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cpu):
+            return "it supports CPUs only"
+        if not isinstance(operator, AttentionBackward):
+            return "it supports attention's backward pass only"
+        if operator.dtype not in _FORMATS:
+            return "it computes f32 and bf16"
+        if operator.width != operator.v_width or operator.width > _WIDEST:
+            return f"it supports heads of q and v that are equally wide, up to {_WIDEST}"
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        _, cpu = served(operator, target, AttentionBackward, Cpu)
+        s = Space(self.name)
+        s.knob("QUERIES", [1, 2, 4])
+        s.knob("THREADS", thread_counts(cpu.cores))
+        return s
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        _, cpu = served(operator, target, AttentionBackward, Cpu)
+        return {"QUERIES": 2, "THREADS": cpu.cores}
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        backward, cpu = served(operator, target, AttentionBackward, Cpu)
+        side = lanes(cpu)
+        wide = ceil(backward.width / side) * side
+        macros = {
+            "FORMAT": _FORMATS[backward.dtype],
+            "VECTOR_BYTES": cpu.vector_bytes,
+            "QUERIES": config["QUERIES"],
+            **backward_macros(backward),
+        }
+        files = (
+            *sources(__name__, ("backward.c", *_SHARED)),
+            *sources("deepgen.kernels.softmax.c_softmax", ("numbers.h",)),
+        )
+        at_once = 2 * config["QUERIES"]
+        memory = f"{4 * config['THREADS']} * (SK * {4 * wide + at_once} + {at_once * side})"
+        args = (
+            *(arg for name in ("q", "k", "v", "o", "dout") for arg in strided(backward, name)),
+            TensorArg("lse"),
+            *(arg for name in ("dq", "dk", "dv") for arg in strided(backward, name)),
+            WorkspaceArg("room", memory),
+            *(ScalarArg("i64", size) for size in ("B", "H", "H // HK", "SQ", "SK", "window")),
+            *(ScalarArg("f32", number) for number in ("scale", "softcap")),
+            ScalarArg("i32", config["THREADS"]),
+        )
+        plan = LaunchPlan((Step("deepgen_attention_backward", args),), requires=backward_requires(backward))
+        return Kernel(self.name, "c", files, ("-std=gnu11", "-pthread", *defines(macros)), plan)
