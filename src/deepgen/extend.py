@@ -110,7 +110,7 @@ if TYPE_CHECKING:
         read as read_source, text_of,
     )
     from deepgen.operators import OPERATORS
-    from deepgen.operators.named import FORMATS as NAMED_FORMATS
+    from deepgen.operators.words import FORMATS as NAMED_FORMATS
     from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
     from deepgen.run.call.loaded import load
     from deepgen.run.measure.base import Policy
@@ -154,8 +154,8 @@ _NAMES = {
     "deepgen.operators.compare": "compare explain",
     "deepgen.operators.expr.contraction": "plain_contraction",
     "deepgen.operators.expr.nodes": "Expression HasExpression Read Select Stage reads walk",
-    "deepgen.operators.named": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
+    "deepgen.operators.words": "FORMATS=NAMED_FORMATS",
     "deepgen.report.serve.places": "Runs file_mark",
     "deepgen.report.view.live": "LINE_EVERY Stopped clock stop_on_signals",
     "deepgen.report.view": "console cut note",

@@ -12,7 +12,7 @@ import simt_emulation as emulation
 from deepgen import targets
 from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
 from deepgen.operators import conv2d
-from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.words import FORMATS
 from deepgen.vocabulary import Source
 
 FAMILY = SimtConv2d()

@@ -22,7 +22,7 @@ from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
 from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
 from deepgen.kernels.conv2d.sm90_conv_copied import Sm90ConvCopied
 from deepgen.operators import Conv2d, conv2d, gemm
-from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.words import FORMATS
 from deepgen.space import parse
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group

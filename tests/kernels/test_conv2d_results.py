@@ -13,7 +13,7 @@ from deepgen import targets
 from deepgen.kernels.conv2d.c_conv2d import CConv2d
 from deepgen.operators import conv2d
 from deepgen.operators.compare import compare
-from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.words import FORMATS
 from deepgen.run.call.loaded import load
 from deepgen.vocabulary import BadInput
 

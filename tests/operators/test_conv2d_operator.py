@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from deepgen import operators
 from deepgen.libraries.entry import is_resized
-from deepgen.operators import Conv2d, TensorFacts, conv2d, references
+from deepgen.operators import Conv2d, TensorFacts, conv2d
 from deepgen.operators.compare import compare
-from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.expr import interpret
 from deepgen.operators.expr.layouts import packed_layout
+from deepgen.operators.words import FORMATS
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype, narrow
 
@@ -62,8 +63,8 @@ def test_large_images_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -
     op = conv2d(3, 9, 8, 4, 5, 3, pad=1)
     made = op.inputs(1)
     whole = op.reference(made)["y"]
-    for most in (1, 5000, 30000):  # a row, some rows, one and a half images
-        monkeypatch.setattr(references, "_CHUNK_BYTES", most)
+    for most in (1, 500, 4000):  # factors of a row, of some rows, of an image and a half
+        monkeypatch.setattr(interpret, "_FACTOR_POINTS", most)
         np.testing.assert_allclose(op.reference(made)["y"].values, whole.values, rtol=1e-12, atol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The references of GEMMs and convolutions, computed by numpy in float64 or int64; that of a GEMM also as a kernel."""
+"""The reference of GEMMs, computed by numpy in float64 or int64, and as a kernel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import numpy as np
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import scale_format
 from deepgen.operators.epilogue_reference import After, terms_header
-from deepgen.operators.expr.layouts import filter_layout
 from deepgen.operators.products import BLOCK, distinct
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 if TYPE_CHECKING:
-    from deepgen.operators.conv2d import Conv2d
     from deepgen.operators.gemm import Gemm
 
 
@@ -267,85 +265,3 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
         flags["EPILOGUE"] = 1
     defined = tuple(f"-D{name}={value}" for name, value in flags.items())
     return Kernel("gemm_reference", language, sources, defined, LaunchPlan((step,)))
-
-
-_CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
-
-
-def conv2d_reference(conv: Conv2d, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-    of, _, out = conv.dtypes
-    image, weight = inputs["x"], inputs["weight"]
-    packed = filter_layout(conv.weight_layout, 2)
-    if packed is not None:
-        weight = packed.unpacked(weight, (conv.co, conv.ci, *conv.kernel)).transpose(2, 3, 1, 0)
-        image = np.moveaxis(image, 1, -1) if conv.layout == "nchw" else image
-    elif conv.layout == "nchw":
-        image, weight = np.moveaxis(image, 1, -1), weight.transpose(2, 3, 1, 0)
-    with np.errstate(all="ignore"):
-        # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
-        wide = widen(weight, of).astype(np.float64)
-        kept, kind = distinct(image)
-        values = _conv2d_product(conv, image[kept], wide)
-        if out.integer:
-            return {"y": Answer(_laid_out(conv, values[kind].astype(np.int64)))}
-        scale = _scale(conv, image[kept], wide)
-        if len(kept) < len(kind):
-            values, scale = values[kind], scale[kind]
-        return {"y": Answer(_laid_out(conv, values), _laid_out(conv, scale))}
-
-
-def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
-    """Patches times filters, some rows of some images at a time: all patches together may exceed the memory."""
-    values = np.empty((len(image), conv.out_h, conv.out_w, conv.co))
-    filters = weight.transpose(2, 0, 1, 3).reshape(conv.reduced, conv.co)
-    row_bytes = 8 * conv.out_w * conv.reduced
-    rows = max(1, min(conv.out_h, _CHUNK_BYTES // row_bytes))
-    images = max(1, _CHUNK_BYTES // (row_bytes * conv.out_h))
-
-    def compute(first: int, last: int) -> None:
-        with np.errstate(all="ignore"):  # is set per thread
-            for at in range(first * images, min(last * images, len(image)), images):
-                patches = _patches(conv, _padded(conv, image[at : at + images]))
-                for row in range(0, conv.out_h, rows):
-                    some = patches[:, row : row + rows]
-                    product = some.reshape(-1, conv.reduced) @ filters
-                    values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], conv.co)
-
-    in_parts(-(-len(image) // images), usual_threads(), compute)
-    return values
-
-
-def _padded(conv: Conv2d, images: Array) -> Array:
-    rows, columns = ((around, around) for around in conv.pads)
-    wide = widen(images, conv.dtypes[0]).astype(np.float64)
-    padded: Array = np.pad(wide, ((0, 0), rows, columns, (0, 0)))
-    return padded
-
-
-def _patches(conv: Conv2d, padded: Array) -> Array:
-    """The input patch of each output: images x rows x columns x channels x k x k, as a view."""
-    windows = np.lib.stride_tricks.sliding_window_view(padded, conv.kernel, axis=(1, 2))
-    patches: Array = windows[:, :: conv.strides[0], :: conv.strides[1]]
-    return patches
-
-
-def _scale(conv: Conv2d, image: Array, weight: Array) -> Array:
-    """The magnitude of a product: the product of the norms of its patch and its filter, over their length; 1 for
-    numbers of magnitude 1."""
-    filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
-    size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), scale_format(conv.dtypes[2]).numpy())
-
-    def compute(first: int, last: int) -> None:
-        with np.errstate(all="ignore"):  # is set per thread
-            for at in range(first, last):
-                squares = np.square(_padded(conv, image[at : at + 1])).sum(axis=-1, keepdims=True)
-                norms = np.sqrt(_patches(conv, squares).sum(axis=(-1, -2)))
-                own = norms[0] / conv.reduced * filters
-                size[at] = np.where(np.isfinite(own), own, 0.0)
-
-    in_parts(len(image), usual_threads(), compute)
-    return size
-
-
-def _laid_out(conv: Conv2d, values: Array) -> Array:
-    return values if conv.layout == "nhwc" else np.ascontiguousarray(np.moveaxis(values, -1, 1))

@@ -11,6 +11,9 @@ from deepgen.vocabulary.dtypes import DTYPES, our_name
 from deepgen.vocabulary.errors import BadInput
 
 NONE = "none"
+# Format of the inputs -> formats of the sums and of the result.
+FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
+           "i8": ("i32", "i32")}  # fmt: skip
 MOST_DIGITS = 18  # more than any machine can hold; it catches typing errors
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 

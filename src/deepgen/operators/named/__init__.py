@@ -17,7 +17,7 @@ from deepgen.operators.expr.builder import erf, expression, maximum, sigmoid, ta
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import Expressed
-from deepgen.operators.words import NONE, Word, listed, of_sides, plain, shown
+from deepgen.operators.words import FORMATS, NONE, Word, listed, of_sides, plain, shown
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
@@ -76,9 +76,6 @@ def applied(value: Element, text: str, result: Result) -> Element:
     return value
 
 
-# Format of the inputs -> formats of the sums and of the result.
-FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
-           "i8": ("i32", "i32")}  # fmt: skip
 FLOATS = tuple(name for name in FORMATS if name != "i8")
 DTYPE = Word("dtype", "data type of the tensors; the result of i8 is i32", "choice", "f32", choices=(*FORMATS,))
 FLOAT = Word("dtype", "data type of the tensors", "choice", "f32", choices=FLOATS)
