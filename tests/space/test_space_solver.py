@@ -65,7 +65,8 @@ def test_the_solver_agrees_with_the_diagram() -> None:
     space = wide(memory=1 << 30).restrict({f"k{i}": [1, 2, 5] for i in range(8)})
     assert space.uniform
     solver = SolverEngine("small", space.knobs, space.requirements, "test")
-    assert len(solver.all_rows()) == space.count()
+    few = space.restrict({f"k{i}": [1] for i in range(2, 8)})
+    assert sum(map(len, SolverEngine("few", few.knobs, few.requirements, "test").chunks(0))) == few.count() > 9
     assert not solver.empty()
     config = space.at(0)
     row = solver.rows_of.row(config)

@@ -108,26 +108,6 @@ class SolverEngine:
             if count > start:
                 yield np.array([row], dtype=np.int32)
 
-    def all_rows(self) -> npt.NDArray[Any]:
-        """Every row at once, for spaces that turn out to be small."""
-
-        class Collect(self.cp.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
-            def __init__(self, places: list[Any]) -> None:
-                super().__init__()
-                self.places = places
-                self.rows: list[list[int]] = []
-
-            def on_solution_callback(self) -> None:
-                self.rows.append([self.Value(p) for p in self.places])
-
-        model = _SolverModel(self)
-        collect = Collect(model.places)
-        solver = self.cp.CpSolver()
-        solver.parameters.enumerate_all_solutions = True
-        solver.parameters.num_workers = 1
-        solver.Solve(model.model, collect)
-        return np.array(collect.rows, dtype=np.int32).reshape(-1, len(self.knobs))
-
     def one_knob_away(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         changed = (
             [*row[:i], place, *row[i + 1 :]]

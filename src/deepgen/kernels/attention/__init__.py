@@ -12,8 +12,21 @@ from deepgen.vocabulary import Arg, ScalarArg, Source, Step, TensorArg, Workspac
 _WIDEST, _LONG = 128, 1 << 30
 
 
+def masks(operator: Attention | AttentionBackward) -> dict[str, int]:
+    words = {"CAUSAL": operator.causal, "WINDOW": operator.window > 0, "SOFTCAP": operator.softcap > 0}
+    return {word: int(holds) for word, holds in words.items()}
+
+
 def option_macros(attention: Attention) -> dict[str, int]:
-    return {word.upper(): int(getattr(attention, word)) for word in ("bias", "alibi", "sinks", "lse")}
+    options = {word.upper(): int(getattr(attention, word)) for word in ("bias", "alibi", "sinks", "lse")}
+    return {**masks(attention), **options}
+
+
+def widths_required(attention: Attention) -> tuple[tuple[str, str], ...]:
+    return (
+        (f"D == {attention.width}", f"a width of {attention.width}"),
+        (f"DV == {attention.v_width}", f"values of width {attention.v_width}"),
+    )
 
 
 def option_arguments(attention: Attention) -> tuple[Arg, ...]:
@@ -52,8 +65,7 @@ def backward_refused(operator: Operator) -> str | None:
 
 
 def backward_macros(backward: AttentionBackward) -> dict[str, int]:
-    options = {"CAUSAL": backward.causal, "WINDOW": backward.window > 0, "SOFTCAP": backward.softcap > 0}
-    return {"D": backward.width, **{name: int(holds) for name, holds in options.items()}}
+    return {"D": backward.width, **masks(backward)}
 
 
 def backward_requires(backward: AttentionBackward, *, aligned: bool = False) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,7 @@ from deepgen.kernels.attention import (
     rows_of,
     strided,
     strides_of,
+    widths_required,
 )
 from deepgen.kernels.shared import Macros, covering, defines, served, sources, thread_counts
 from deepgen.operators import Attention, AttentionBackward, Operator
@@ -203,9 +204,6 @@ def kernel(family: str, file: tuple[str, str], attention: Attention, cpu: Cpu, o
         "D": attention.width,
         "DV": attention.v_width,
         **{knob: value for knob, value in own.items() if knob != "THREADS"},
-        "CAUSAL": int(attention.causal),
-        "WINDOW": int(attention.window > 0),
-        "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
         **({"PAGE": attention.page} if attention.page else {}),
     }
@@ -231,8 +229,7 @@ def _plan(attention: Attention, own: Mapping[str, Any], memory: str) -> LaunchPl
         *length_arguments(attention),
     )
     requires = (
-        (f"D == {attention.width}", f"a width of {attention.width}"),
-        (f"DV == {attention.v_width}", f"values of width {attention.v_width}"),
+        *widths_required(attention),
         (f"SK < {_LONG}", f"fewer than {_LONG} keys"),
     )
     return LaunchPlan((Step("deepgen_attention", args),), requires=requires)

@@ -16,6 +16,7 @@ from deepgen.kernels.attention import (
     resolved_for,
     rows_of,
     strides_of,
+    widths_required,
 )
 from deepgen.kernels.gemm import counters, sums
 from deepgen.kernels.shared import NOTHING, gpu_kernel, served, sources
@@ -129,9 +130,6 @@ def _macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
         "DV": attention.v_width,
         **{knob: c[knob] for knob in ("ROWS", "KEYS", "STAGES", "WARPS", "MIN_BLOCKS")},
         "Q_SHARED": int(c["QUERIES"] == "shared"),
-        "CAUSAL": int(attention.causal),
-        "WINDOW": int(attention.window > 0),
-        "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
         **({"PAGE": attention.page} if attention.page else {}),
         "AHEAD": _AHEAD,
@@ -165,8 +163,7 @@ def _plan(attention: Attention, c: Mapping[str, Any], multiprocessors: int) -> L
     step = Step("decode", args, (grid, 1, 1), (c["WARPS"] * 32, 1, 1), shared_bytes=shared)
     apart = "rows, heads and batches of {} that lie multiples of 16 bytes apart"
     requires = (
-        (f"D == {attention.width}", f"a width of {attention.width}"),
-        (f"DV == {attention.v_width}", f"values of width {attention.v_width}"),
+        *widths_required(attention),
         *(
             (f"{strides_of(attention, name)[0]} <= {_APART}", f"rows of {name} at most {_APART} numbers apart")
             for name in "kv"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.attention import option_arguments, option_macros, strided, strides_of
+from deepgen.kernels.attention import option_arguments, option_macros, strided, strides_of, widths_required
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Attention, Operator
 from deepgen.space import Space, implies, maximum, minimum, where
@@ -193,9 +193,6 @@ def macros(attention: Attention, c: Mapping[str, Any]) -> dict[str, int | str]:
         "BN": c["BN"],
         "STAGES": c["STAGES"],
         "CONSUMERS": c["CONSUMERS"],
-        "CAUSAL": int(attention.causal),
-        "WINDOW": int(attention.window > 0),
-        "SOFTCAP": int(attention.softcap > 0),
         **option_macros(attention),
         "LENGTHS": int(attention.lengths),
         "PING_PONG": int(c.get("PING_PONG", False)),
@@ -282,8 +279,7 @@ def _map(attention: Attention, name: str, sizes: tuple[str, ...], rows: int) -> 
 def _requires(attention: Attention, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if c.get("SINGLE"):
         yield f"SK <= {c['BN']}", f"at most {c['BN']} keys: they are one tile"
-    yield f"D == {attention.width}", f"a width of {attention.width}"
-    yield f"DV == {attention.v_width}", f"values of width {attention.v_width}"
+    yield from widths_required(attention)
     for name in "qkvo":
         size = 2 if name == "o" else attention.format.bytes
         for stride in strides_of(attention, name):
@@ -304,7 +300,7 @@ def products_header(attention: Attention, bn: int, *, queries: bool) -> str:
 #include "numbers.h"
 
 {product_of_rows("product_keys", bn, of, registers=queries)}
-{product_of_columns("product_values", wide, of)}
+{product_of_columns(wide, of)}
 {_product_again(of)}"""
 
 
@@ -336,11 +332,11 @@ def product_of_rows(name: str, bn: int, of: str, *, registers: bool = False) -> 
 """
 
 
-def product_of_columns(name: str, wide: int, of: str) -> str:
+def product_of_columns(wide: int, of: str) -> str:
     """A function: 64 rows in registers by `wide` columns, added to sums over 16 rows of the latter. Numbers of 8 bits
     have no such products: for them, what is summed over lies along lines."""
     transposed = "" if of == "e4m3" else ", 1"
-    return f"""DG_DEVICE void {name}(float* d, const u32* a, u64 b) {{
+    return f"""DG_DEVICE void product_values(float* d, const u32* a, u64 b) {{
     asm volatile(
         "{_instruction(wide, of)}"
         "{_operand(wide // 2, 4)}, %{wide // 2 + 4}, 1, 1, 1{transposed};"

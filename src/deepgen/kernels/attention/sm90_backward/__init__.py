@@ -166,7 +166,7 @@ def _products(backward: AttentionBackward, c: Mapping[str, Any]) -> str:
 
 {product_of_rows("product_with_queries", c["KEYS_WIDE"], of)}
 {product_of_rows("product_with_keys", c["QUERIES_WIDE"], of)}
-{product_of_columns("product_values", backward.width, of)}"""
+{product_of_columns(backward.width, of)}"""
 
 
 def _plan(backward: AttentionBackward, c: Mapping[str, Any]) -> LaunchPlan:
