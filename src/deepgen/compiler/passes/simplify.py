@@ -55,7 +55,7 @@ def simplified(statement: Stmt, bounds: IndexBounds) -> Stmt:
 def _for(loop: For, bounds: IndexBounds) -> Stmt:
     limits = [bounds.simple(limit) for limit in loop.limits]
     extent = min([loop.extent, *(limit.constant for limit in limits if not limit.terms)])
-    limits = _needed([limit for limit in limits if limit.terms], extent, bounds)
+    limits = [limit for limit in dict.fromkeys(limits) if limit.terms and not bounds.always(limit - extent)]
     if extent < 1 or any(bounds.never(limit - 1) for limit in limits):
         return EMPTY
     if extent == 1 and loop.kind not in (*BOUND, *TILES):
@@ -64,14 +64,6 @@ def _for(loop: For, bounds: IndexBounds) -> Stmt:
     inside = bounds.inside(loop.variable, extent).assuming(_below(loop.variable, limits))
     body = simplified(loop.body, inside)
     return EMPTY if body == EMPTY else replace(loop, extent=extent, body=body, limits=tuple(limits))
-
-
-def _needed(limits: Sequence[Index], extent: int, bounds: IndexBounds) -> list[Index]:
-    kept: list[Index] = []
-    for limit in dict.fromkeys(limits):
-        if not bounds.always(limit - extent):
-            kept.append(limit)
-    return kept
 
 
 def _below(variable: str, limits: Sequence[Index]) -> list[Index]:

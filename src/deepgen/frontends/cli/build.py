@@ -69,7 +69,9 @@ def build(
     except BuildError as error:
         _write_about(output, {**about, "verdict": str(error.verdict), "detail": error.detail, "log": error.log})
         raise
-    files: dict[str, Any] = {"source": sources, "assembly": None, "binary": _write_built(output, kernel, artifact)}
+    files: dict[str, Any] = {"source": sources, "assembly": None, "binary": f"{kernel.name}.{artifact.format}"}
+    # Without copying times and mode: the file in the cache may be read-only.
+    (output / files["binary"]).write_bytes(Path(artifact.binary).read_bytes())
     about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
     try:
         assembly = assembly_of(kernel, where, current)
@@ -83,13 +85,6 @@ def build(
         print_json(about)
     else:
         _print(about)
-
-
-def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> str:
-    binary = folder / f"{kernel.name}.{artifact.format}"
-    # Without copying times and mode: the file in the cache may be read-only.
-    binary.write_bytes(Path(artifact.binary).read_bytes())
-    return binary.name
 
 
 def _write_about(folder: Path, about: dict[str, Any]) -> None:

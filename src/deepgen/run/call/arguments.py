@@ -53,7 +53,8 @@ class Arguments:
             if name in values:
                 values[name] = self._number(self._signature[name], value)
             elif name not in self.order:
-                raise BadInput(f"the kernel has no parameter {name}", allowed=self._allowed())
+                allowed = "one of " + ", ".join((*self.order, *self.values))
+                raise BadInput(f"the kernel has no parameter {name}", allowed=allowed)
             elif name in arrays:
                 raise BadInput(f"{name} is given twice", allowed="once, by position or by name")
             elif value is not None:
@@ -102,9 +103,6 @@ class Arguments:
             kind = "an integer" if wanted is int else "a number"
             raise BadInput(f"{param.name} is {value!r}", allowed=kind)
         return number
-
-    def _allowed(self) -> str:
-        return "one of " + ", ".join((*self.order, *self.values))
 
 
 @dataclass(frozen=True)

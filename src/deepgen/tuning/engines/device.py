@@ -1,7 +1,6 @@
 """Sharing the device: the first trial has priority, and baselines are loaded and raced in a worker of their own.
 
-While a study's first trial is under way, only few builds run beside its own, and it gets the device first. The others
-continue when it ends, whatever its outcome.
+Until a study's first trial ends, whatever its outcome, few builds run beside its own, and it gets the device first.
 """
 
 from __future__ import annotations

@@ -165,8 +165,6 @@ def _read(text: bytes) -> Holder | None:
     words = ["" if word == "-" else word for word in text.decode(errors="replace").split()]
     if not words or not words[0].isascii() or not words[0].isdigit() or len(words[0]) > _DIGITS:
         return None
-    if len(words) == 1:
-        return Holder(int(words[0]))  # written by an older version of deepgen
     started, namespace, boot, host = (*words[1:5], "", "", "", "")[:4]
     return Holder(int(words[0]), started, namespace, boot, host if host.isprintable() else "")
 

@@ -48,13 +48,8 @@ def softmax_space(name: str, softmax: Softmax, gpu: Gpu) -> Space:
     return s
 
 
-def choose(softmax: Softmax, gpu: Gpu) -> dict[str, Any]:
-    """A few of the widest loads per thread; columns are kept wherever they fit."""
-    return next(ranked(softmax, gpu))
-
-
 def _candidates(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Candidates in order of preference; the last one always fits."""
+    """Candidates in order of preference, a few of the widest loads per thread first; the last one always fits."""
     width = _widths(softmax)[-1]
     wanted = softmax.cols / (width * _USUAL_LOADS)
     fitting = [n for n in _TEAMS if n <= gpu.threads_per_block and (n >= wanted or n == gpu.threads_per_block)]
@@ -107,7 +102,7 @@ class SimtSoftmax:
         return gpu_kernel(self.name, language_of(gpu), files(totals=False), own, _plan(softmax, gpu, config))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*served(operator, target, Softmax, Gpu))
+        return next(ranked(*served(operator, target, Softmax, Gpu)))
 
 
 def files(*, totals: bool) -> tuple[Source, ...]:
