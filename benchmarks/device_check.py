@@ -19,9 +19,9 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.kernels import Generator
 from deepgen.operators import OPERATORS, Operator, gemm
-from deepgen.operators.conv2d import FORMATS
 from deepgen.operators.conv2d import LAYOUTS as IMAGE_LAYOUTS
 from deepgen.operators.softmax import DTYPES as ROW_DTYPES
+from deepgen.operators.words import FORMATS
 from deepgen.targets import Target
 from deepgen.vocabulary import DeepgenError
 from harness import parser, run_main, save, table
