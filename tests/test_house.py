@@ -13,7 +13,7 @@ CORE = SRC / "deepgen"
 CLASS = r"(?m)^\s*class\s+(\w+)"
 PACKAGES, FILES, LONGEST = 14, 500, 400
 BENCHMARKS = 9_000
-COMPILER = 16_650  # lines of Python; 11,500 with its headers are the aim
+COMPILER = 16_550  # lines of Python; 11,500 with its headers are the aim
 OF_WHEELS = CORE / "libraries/c/python_package.py"  # the `__init__.py` of exported wheels, which only they import
 
 

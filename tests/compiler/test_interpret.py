@@ -118,6 +118,19 @@ def test_no_pass_changes_what_configs_of_rules_compute(name: str, expression: Ex
         assert not checked.wrong, f"{n}: {checked.text}\n" + "\n".join(map(str, schedule))
 
 
+def test_parts_of_loops_that_overlap_are_not_added_to_twice() -> None:
+    """The second split covers more than the part that it splits: the pass `pads` once dropped the guard for that."""
+    schedule: Schedule = (
+        CacheWrite("C", "sums", "register"),
+        Split("sums", "i1", (2,)),
+        Split("sums", "i1.1", (4,)),
+        Reorder("sums", ("r0", "i0", "i1.0", "i1.1.0", "i1.1.1")),
+    )
+    expression, machine = cases.gemm(5, 5, 7), Machine(16)
+    checked = check_passes(expression, passes(expression, schedule, machine), machine)
+    assert not checked.wrong, checked.text
+
+
 def test_registers_that_a_shared_stage_reads_are_written_by_its_threads() -> None:
     """Two threads compute the result, and five the shared data, from registers that are placed at the loop of two."""
     schedule: Schedule = (

@@ -26,7 +26,7 @@ from deepgen.compiler.passes.ir import (
 )
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, UNROLL, VECTOR
-from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Read, Select, Value, children, reads, replaced
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import dtype
@@ -198,6 +198,8 @@ class _Pads(Inside):
     def _guarded(self, guard: If, store: Store) -> Stmt:
         if self.buffers[store.buffer].scope != "register" or (self.selected and not _is_selected(store)):
             return guard
+        if not self._writes_once(store):
+            return guard
         kept = list(guard.conditions)
         for condition in guard.conditions:
             left = [c for c in kept if c != condition]
@@ -208,6 +210,19 @@ class _Pads(Inside):
         if len(kept) == len(guard.conditions):
             return guard
         return guarded(kept, store)
+
+    def _writes_once(self, store: Store) -> bool:
+        """Whether the loops of its stage reach each element once, also without guards: parts of a loop that was split
+        again may overlap, and sums would be added to twice."""
+        for index in map(self.bounds.simple, store.indices):
+            terms = ((abs(times), atom, Index(((atom, 1),)).iterators) for atom, times in index.terms)
+            own = [(times, atom) for times, atom, names in terms if store.buffer in map(self.stages.get, names)]
+            reach = 0
+            for times, atom in sorted(own, key=lambda one: one[0]):
+                if not isinstance(atom, Iter) or times <= reach:
+                    return False
+                reach += times * self.bounds.ranges[atom.name][1]
+        return True
 
     def _chooses_elements(self, condition: Index, store: Store) -> bool:
         """Whether a guard only selects which elements exist: one over a reduction's loops also keeps terms out of

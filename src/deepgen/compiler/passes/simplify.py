@@ -42,8 +42,9 @@ def simplified(statement: Stmt, bounds: IndexBounds) -> Stmt:
     if isinstance(statement, If):
         return _if(statement, bounds)
     if isinstance(statement, Store):
-        indices = tuple(bounds.simple(i) for i in statement.indices)
-        return replace(statement, indices=indices, value=_value(statement.value, bounds))
+        indices, value = tuple(map(bounds.simple, statement.indices)), _value(statement.value, bounds)
+        same = value is statement.value and indices == statement.indices
+        return statement if same else replace(statement, indices=indices, value=value)
     if isinstance(statement, Call):
         return with_indices_in(statement, bounds.simple)
     if isinstance(statement, Alloc):
@@ -93,7 +94,8 @@ def _value(value: Value, bounds: IndexBounds) -> Value:
     if isinstance(value, Place):
         return replace(value, index=bounds.simple(value.index))
     if isinstance(value, Read):
-        return replace(value, indices=tuple(bounds.simple(i) for i in value.indices))
+        indices = tuple(map(bounds.simple, value.indices))
+        return value if indices == value.indices else Read(value.tensor, indices, value.dtype)
     asked = conditions(value.condition) if isinstance(value, Select) else None
     if not isinstance(value, Select) or asked is None:
         return with_operands(value, [_value(part, bounds) for part in operands(value)])

@@ -15,6 +15,7 @@ from deepgen.operators.expr.nodes import Compare, Logic, Value
 class IndexBounds:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     facts: tuple[Index, ...] = ()
+    simplest: dict[Index, Index] = field(default_factory=dict, compare=False, repr=False)  # found so far in the ranges
 
     def inside(self, variable: str, extent: int) -> IndexBounds:
         return self.between(variable, 0, extent)
@@ -24,7 +25,7 @@ class IndexBounds:
         return IndexBounds({**self.ranges, variable: (first, end - 1)}, self.facts)
 
     def assuming(self, facts: Iterable[Index]) -> IndexBounds:
-        return IndexBounds(self.ranges, (*self.facts, *facts))
+        return IndexBounds(self.ranges, (*self.facts, *facts), self.simplest)
 
     def always(self, condition: Index) -> bool:
         """Whether it is certainly not negative."""
@@ -45,7 +46,10 @@ class IndexBounds:
         """An equal index without quotients and remainders whose values follow from the ranges."""
         if all(isinstance(atom, Iter) and self._runs(atom) for atom, _ in of.terms):
             return of
-        return self._joined(summed(((self._atom(atom), times) for atom, times in of.terms), of.constant))
+        if of not in self.simplest:
+            parts = ((self._atom(atom), times) for atom, times in of.terms)
+            self.simplest[of] = self._joined(summed(parts, of.constant))
+        return self.simplest[of]
 
     def _runs(self, atom: Iter) -> bool:
         low, high = self.ranges.get(atom.name, (0, 1))

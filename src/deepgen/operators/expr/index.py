@@ -162,7 +162,16 @@ class Index:
         """The index with iterators replaced by other indices."""
         if self.iterators.isdisjoint(by):
             return self
-        return summed(((_substituted(atom, by), times) for atom, times in self.terms), self.constant)
+        terms: list[tuple[Atom, int]] = []
+        constant = self.constant
+        for atom, times in self.terms:
+            if (atom.name not in by) if isinstance(atom, Iter) else atom.of.iterators.isdisjoint(by):
+                terms.append((atom, times))
+                continue
+            part = _substituted(atom, by)
+            terms += part.terms if times == 1 else [(inner, c * times) for inner, c in part.terms]
+            constant += part.constant * times
+        return _sum(terms, constant)
 
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The least and greatest value, for iterators between the given least and greatest values."""
@@ -239,7 +248,7 @@ def _iterators(atom: Atom) -> frozenset[str]:
 
 def _substituted(atom: Atom, by: Mapping[str, Index | int]) -> Index:
     if isinstance(atom, Iter):
-        return index(by[atom.name]) if atom.name in by else Index(((atom, 1),))
+        return index(by[atom.name])
     inner = atom.of.substitute(by)
     return inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
 
