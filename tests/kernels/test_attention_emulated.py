@@ -11,7 +11,7 @@ import pytest
 
 from deepgen import targets
 from deepgen.kernels.attention.sm90_attention import Sm90Attention
-from deepgen.operators import Attention, attention
+from deepgen.operators import Array, Attention, attention
 
 FAMILY, HOPPER = Sm90Attention(), targets.resolve("cuda:sm_90a")
 DRAWN = 4
@@ -66,6 +66,22 @@ def test_numbers_of_8_bits(seed: int, tmp_path: Path) -> None:
     [config] = FAMILY.space(operator, HOPPER).sample(1, seed)
     kernel = FAMILY.emit(operator, HOPPER, config)
     assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact", "large") == "", config
+
+
+class OneHeadOfZeros(Attention):
+    """Of its first head the factor of q is zero, as that of a head of zeros is."""
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        inputs = super().inputs(seed, probe)
+        inputs["q_scales"][0, 0] = 0.0
+        return inputs
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+def test_heads_whose_factors_are_zero_see_all_their_keys_alike(tmp_path: Path) -> None:
+    operator = OneHeadOfZeros(1, 2, 2, 40, 70, 16, 16, dtype="f8e4m3", causal=True, bias=True, lse=True, scales=True)
+    kernel = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER))
+    assert emulation.wrong(kernel, operator, tmp_path, "normal") == ""
 
 
 @pytest.mark.slow

@@ -75,9 +75,15 @@ def test_a_family_that_cannot_be_the_fastest_chooses_no_config(monkeypatch: pyte
     assert generators.find(gemm(4096, 4096, 4096, dtype="bf16", layout="nt"), H200).name == "sm90_gemm"
 
 
-@pytest.mark.parametrize(("m", "n", "dtype", "target"), [
-    (1, 1, "f32", "cuda:sm_90a"), (8, 16, "f16", "cuda:sm_80"), (31, 1, "f64", "hip:gfx90a"), (25, 31, "tf32", "cuda:h200"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("m", "n", "dtype", "target"),
+    [
+        (1, 1, "f32", "cuda:sm_90a"),
+        (8, 16, "f16", "cuda:sm_80"),
+        (31, 1, "f64", "hip:gfx90a"),
+        (25, 31, "tf32", "cuda:h200"),
+    ],
+)
 def test_any_number_of_small_products_has_a_default(m: int, n: int, dtype: str, target: str) -> None:
     """Tiles need not be larger than such matrices, however many there are."""
     operator, chip = gemm(m, n, 64, batch=100000, dtype=dtype), targets.resolve(target)

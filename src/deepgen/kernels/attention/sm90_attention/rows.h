@@ -75,8 +75,8 @@ struct Problem {
         const float by = of_q.of(batch, head) * of_k.of(batch, head / per_group);
         if (SOFTCAP)
             own.cap *= by;
-        else
-            own.scale *= by;
+        else  // never zero: hidden scores are minus infinity, which zero times is no number
+            own.scale = fmaxf(own.scale * by, LEAST);
         return own;
     }
     // The keys that a row sees: from `low` to before `high`.
