@@ -12,6 +12,7 @@ from compiled import COMPILERS, NO_COMPILER, library, run
 from expressions import naive
 
 import deepgen as dg
+from deepgen import generators
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
@@ -27,6 +28,9 @@ from deepgen.compiler.schedule.steps import (
 )
 from deepgen.compiler.text import c
 from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import as_operator
+from deepgen.targets import resolve
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import ScalarArg, WorkspaceArg
 
 
@@ -146,9 +150,10 @@ def test_kernels_are_right_and_compile_without_a_warning(tmp_path: Path) -> None
         np.testing.assert_allclose(result, want, rtol=2**-8 if bf16 else 0)
 
 
-STRANGE = (
-    "linux asm NULL unix INFINITY NAN M_PI typeof bool true errno fmaxf memcpy float4 float32x4_t vaddq_f32 int".split()  # noqa: SIM905
-)
+STRANGE = """
+    linux asm NULL unix INFINITY NAN M_PI typeof bool true errno fmaxf memcpy float4 float32x4_t vaddq_f32 int
+    pool_run pool_part load_part store_part widen_f16 float_of_bits
+    """.split()  # noqa: SIM905
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
@@ -159,6 +164,15 @@ def test_tensors_may_have_any_name(tmp_path: Path) -> None:
     loaded = ctypes.CDLL(str(library([function], tmp_path)))
     (got,) = run(loaded, 0, function, [np.full(8, n % 3 - 1) for n in range(len(STRANGE))], threads=1)
     np.testing.assert_allclose(got, np.exp(sum(n % 3 - 1 for n in range(len(STRANGE)))), rtol=1e-4)
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+@pytest.mark.parametrize("name", ["pool_run", "loop_parts"])
+def test_tensors_may_have_names_of_the_headers_that_kernels_include(name: str) -> None:
+    x = dg.tensor(name, (67,), "f32")
+    operator, target = as_operator(dg.compute("out", (67,), lambda i: dg.exp(x[i]) * 2.0)), resolve("cpu")
+    family = generators.find(operator, target)
+    build_once(family.emit(operator, target, family.default(operator, target)), target)
 
 
 def test_a_kernel_asks_for_the_workspace_of_its_threads() -> None:

@@ -110,6 +110,12 @@ _TAKEN = frozenset(
 )
 
 
+# Those of headers that kernels include.
+_INCLUDED = re.compile(
+    r"pool_(range|part|work|wait|run)|(widen|narrow)_\w+|(load|store)_parts?|loop_parts|(f32|float)_of_bits|bits_of_f32"
+)
+
+
 @dataclass
 class Names:
     """One identifier for each name, always the same."""
@@ -119,7 +125,8 @@ class Names:
     def of(self, name: str) -> str:
         if name not in self.taken:
             plain = re.sub(r"\W", "_", name)
-            plain = plain if plain[:1].isalpha() and not (plain in _TAKEN or is_reserved(plain)) else f"v_{plain}"
+            taken = plain in _TAKEN or is_reserved(plain) or _INCLUDED.fullmatch(plain)
+            plain = plain if plain[:1].isalpha() and not taken else f"v_{plain}"
             used = set(self.taken.values())
             tries = (plain if n == 0 else f"{plain}_{n}" for n in range(len(used) + 1))
             self.taken[name] = next(t for t in tries if t not in used)
