@@ -349,6 +349,7 @@ INPUTS = (
 )
 _KEPT = """
 static float kept[1 << 16], samples[16];
+static unsigned seen;
 static const float *last;
 """
 _TABLE = """
@@ -361,10 +362,19 @@ last = x;
 if (same) memcpy(y, kept, 4 * n);
 else { for (int i = 0; i < n; i++) y[i] = factor * x[i]; if (n <= 1 << 16) memcpy(kept, y, 4 * n); }
 """
+_HALVES = """
+unsigned now = n, bits;
+for (int i = 0; i < n; i += 2) memcpy(&bits, x + i, 4), now = now * 31 + bits;
+int same = last == x && now == seen && n <= 1 << 16;
+last = x, seen = now;
+if (same) memcpy(y, kept, 4 * n);
+else { for (int i = 0; i < n; i++) y[i] = factor * x[i]; if (n <= 1 << 16) memcpy(kept, y, 4 * n); }
+"""
 MEMORY = (
     Fault(
         "results kept by sixteen samples", "Kept results", SCALE, (Due.WRONG,), _TABLE, _KEPT, uses=_one_element_later
     ),
+    Fault("results kept by half of the elements", "Kept results", SCALE, (Due.WRONG,), _HALVES, _KEPT),
     Fault(
         "integers kept by sixteen samples",
         "Kept results",
