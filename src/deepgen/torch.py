@@ -7,6 +7,6 @@ with deepgen.torch.use(library):
 
 from __future__ import annotations
 
-from deepgen.frontends.torch import Use, addmm, bmm, linear, matmul, mm, patch, record, traced, use
+from deepgen.frontends.torch import Use, addmm, bmm, linear, matmul, mm, optimize, patch, record, traced, use
 
-__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "traced", "use"]
+__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "optimize", "patch", "record", "traced", "use"]

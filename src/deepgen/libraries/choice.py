@@ -100,7 +100,7 @@ def decide(content: LibraryContent, operator: Operator, target: Target, able: Se
         choice = _without_ours(content, operator, target, alike, refused, able)
         return replace(choice, reason=f"{choice.reason}{without}", measured=failed)
     points = predict.points(here, content.times)
-    times = _times_at(operator, serving, points, able)
+    times = _times_at(content, operator, serving, points, able)
     timed = [entry for entry in serving if entry.name in times.ours]
     octaves = {e.name: predict.distance(predict.nearest(operator, e, points), operator) for e in timed}
     near = [entry for entry in timed if octaves[entry.name] <= predict.FAR]
@@ -119,7 +119,7 @@ def decide(content: LibraryContent, operator: Operator, target: Target, able: Se
         reason = f"no tuned shape is close: {away}; {name} is used instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
     exact = times.exact or vendor is None
-    off = 0.0 if exact else predict.margin(best, points, predict.spread(here, points, model_of))
+    off = 0.0 if exact else predict.margin(best, points, _spread(content, here, points))
     level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
     if (
         vendor is not None
@@ -166,15 +166,41 @@ class _TimesAt:
 
 
 def _times_at(
-    operator: Operator, serving: Sequence[Entry], points: Sequence[predict.Point], able: Sequence[str]
+    content: LibraryContent,
+    operator: Operator,
+    serving: Sequence[Entry],
+    points: Sequence[predict.Point],
+    able: Sequence[str],
 ) -> _TimesAt:
     """Measured times where available, otherwise predictions."""
-    expected = predict.predict(operator, serving, points, model_of)
     measured = next((point for point in points if point.operator == operator), predict.Point(operator, {}, {}))
     timed = {e.name: measured.kernels[e.kernel_id] for e in serving if e.kernel_id in measured.kernels}
-    rivals = {name: value for name, value in {**expected.baselines, **measured.baselines}.items() if name in able}
+    rivals = {name: measured.baselines[name] for name in able if name in measured.baselines}
+    if timed and len(rivals) == len(able):
+        return _TimesAt(True, timed, rivals)
+
+    def once(entry: Entry, shape: Operator) -> float | None:
+        key = entry.name, shape
+        if shape is operator:
+            return model_of(entry, shape)
+        if key not in content.computed:
+            content.computed[key] = model_of(entry, shape)
+        modelled: float | None = content.computed[key]
+        return modelled
+
+    expected = predict.predict(operator, serving, points, once)
     predicted = {entry.name: expected.kernels[entry.kernel_id] for entry in serving}
+    rivals = {**{name: value for name, value in expected.baselines.items() if name in able}, **rivals}
     return _TimesAt(bool(timed), timed or predicted, rivals)
+
+
+def _spread(content: LibraryContent, here: Sequence[Entry], points: Sequence[predict.Point]) -> float:
+    """How optimistic predictions from these entries are, which takes as long as many predictions."""
+    key = tuple(entry.name for entry in here)
+    if key not in content.computed:
+        content.computed[key] = predict.spread(here, points, model_of)
+    spread: float = content.computed[key]
+    return spread
 
 
 def model_of(entry: Entry, operator: Operator) -> float | None:

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from deepgen.libraries.entry import Entry, Times
 from deepgen.tuning.study import lock, trust
@@ -37,6 +38,8 @@ class LibraryContent:
     entries: Mapping[str, Entry]
     damaged: Mapping[str, str]
     times: tuple[Times, ...]
+    # What choices compute again and again from it: the errors of predictions, and kernels' times by their models.
+    computed: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 class LibraryStore:

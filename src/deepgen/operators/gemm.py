@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, sqrt
 from typing import Any, ClassVar
 
@@ -289,7 +289,7 @@ class Gemm(Operator):
     def to_json(self) -> JsonObject:
         """`fast_sums` and `epilogue` are included only if there is a choice, so that studies without keep their
         names."""
-        values = asdict(self)
+        values = {name: getattr(self, name) for name in _NAMES}
         if not self._eight_bit_floats:
             del values["fast_sums"]
         if not self.epilogue:
@@ -318,6 +318,9 @@ class Gemm(Operator):
         sums |= {"scales": self.scales} if self.blocks else {}
         sums |= {"pair": self.pair} if self.pair != "none" else {}
         return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
+
+
+_NAMES = tuple(field.name for field in fields(Gemm))
 
 
 def gemm(

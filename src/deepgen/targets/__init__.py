@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -83,6 +85,12 @@ def device_for(target: Target) -> Target:
 
 def from_json(data: Mapping[str, Any]) -> Target:
     """The target from its JSON. Its facts are checked, because generators write them into kernels."""
+    return _from_text(json.dumps(data, sort_keys=True))
+
+
+@lru_cache(maxsize=64)  # all entries of a library have one target or a few
+def _from_text(text: str) -> Target:
+    data = json.loads(text)
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
         raise BadInput(f"unknown target {data.get('name')!r:.60}", allowed="a kind of " + ", ".join(KINDS.names()))

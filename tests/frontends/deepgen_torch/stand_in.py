@@ -40,8 +40,10 @@ class Everything:
     def _load(self, operator: Operator, target: Target) -> Loaded:
         name = None
         if isinstance(operator, Gemm) and operator.a != "i8":
-            operator = replace(operator, m=16, n=16, k=16, batch=min(operator.batch, 2))
-            name = "c_gemm"  # serves every CPU, and has no separate path for small sizes
+            if operator.pair == "none":
+                operator = replace(operator, m=16, n=16, k=16, batch=min(operator.batch, 2))
+            # It serves every CPU, and has no separate path for small sizes.
+            name = "c_gemm" if operator.pair == "none" else None
         if operator not in self._loaded:
             family = generators.find(operator, target, name)
             kernel = family.emit(operator, target, family.default(operator, target))

@@ -17,8 +17,9 @@ from torch.autograd import forward_ad
 from deepgen.frontends.torch.calls import attend
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.ops import OPS, TORCHS
+from deepgen.frontends.torch.products import Reads
 from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
-from deepgen.frontends.torch.routes import KINDS_KEPT, Router, Table
+from deepgen.frontends.torch.routes import KINDS_KEPT, Route, Router, Table
 
 GRADIENT = 50e-6  # extra cost in seconds of a call with gradients, which torch handles in C++
 
@@ -71,11 +72,11 @@ _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
 }
 
 
-class _Calls:
-    """Decides and caches what serves the calls of one function."""
+class Deciding:
+    """Decides and caches what serves the calls of one function. `read`: what a call computes, for kinds of no other."""
 
-    def __init__(self, router: Router, kind: str, torchs: Run) -> None:
-        self._router, self._kind, self._torchs = router, kind, torchs
+    def __init__(self, router: Router, kind: str, torchs: Run, read: Reads | None = None) -> None:
+        self._router, self._kind, self._torchs, self._read = router, kind, torchs, read
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # used if gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # without and with gradients enabled
@@ -101,7 +102,7 @@ class _Calls:
         if route is _NEW:
             if len(self._table) >= KINDS_KEPT:
                 return self._torchs(*args, **named)
-            route = self._table[key] = self._router.route(self._kind, args, self._torchs)
+            route = self._table[key] = self._router.route(self._kind, args, self._torchs, read=self._read)
         if _is_autocast():
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
@@ -113,8 +114,13 @@ class _Calls:
         if route is None and len(reads) > 1 and self._kind not in ELEMENTS and reads[0].is_contiguous():
             self._leave_to_torch(reads[0], reads[1])
         if route is None or route.idle or result is not None:
-            remember(self.places, place, reads, None if route is None else route.eager(route.quick(len(reads))))
+            remember(self.places, place, reads, None if route is None else self._quick(route, len(reads)))
         return self._torchs(*args, **named) if result is None else result
+
+    def _quick(self, route: Route, reads: int) -> Run:
+        if self._read is None:
+            return route.eager(route.quick(reads))
+        return route.eager(lambda *args: route.run(args))  # a pattern's tensors are not in the operator's order
 
     def earned(self) -> float:
         """The seconds that kernels have saved so far."""
@@ -143,7 +149,7 @@ def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], 
 
 
 def linear_of(router: Router) -> Run:
-    calls = _Calls(router, "linear", LINEAR)
+    calls = Deciding(router, "linear", LINEAR)
     places, torchs_own = calls.places, calls.torchs_own
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -172,7 +178,7 @@ def linear_of(router: Router) -> Run:
 
 def product_of(router: Router, kind: str, torchs: Run) -> Run:
     """A replacement for mm, bmm or matmul."""
-    calls = _Calls(router, kind, torchs)
+    calls = Deciding(router, kind, torchs)
     places, torchs_own = calls.places, calls.torchs_own
 
     def product(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
@@ -194,7 +200,7 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
 def grouped_of(router: Router) -> Run:
     """A replacement for `_grouped_mm`, with offsets; with gradients torch serves it."""
     torchs = TORCHS["grouped_mm"]
-    calls = _Calls(router, "grouped_mm", torchs)
+    calls = Deciding(router, "grouped_mm", torchs)
     places = calls.places
 
     def grouped_mm(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, offs: Any = None, *rest: Any, **named: Any) -> Any:
@@ -213,7 +219,7 @@ def grouped_of(router: Router) -> Run:
 def attention_of(router: Router) -> Run:
     """A replacement for `scaled_dot_product_attention`; with gradients or dropout torch serves it."""
     torchs = TORCHS["attention"]
-    calls = _Calls(router, "attention", attend)
+    calls = Deciding(router, "attention", attend)
     places = calls.places
 
     def attention(*args: Any, **named: Any) -> Any:
@@ -235,7 +241,7 @@ def attention_of(router: Router) -> Run:
 
 def other_of(router: Router, kind: str, torchs: Run) -> Run:
     """A replacement for a function with arguments other than tensors; with gradients torch serves it."""
-    calls = _Calls(router, kind, torchs)
+    calls = Deciding(router, kind, torchs)
     places, torchs_own = calls.places, calls.torchs_own
     count, tensors, place_of = _ARGUMENTS[kind]
     second = 0 if kind == "softmax" else 1  # softmax has only one tensor
@@ -286,7 +292,7 @@ class Elements:
         self._sizes = sizes
         self._left = dict.fromkeys(small, _LOOKED_AT)
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
-        self._calls = _Calls(router, kind, self._torchs)
+        self._calls = Deciding(router, kind, self._torchs)
         self.looks = Looks(self._calls.earned, give_up)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
         self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary

@@ -6,19 +6,21 @@ follows is computed in f32 and rounded once.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import isclose, pi, prod, sqrt
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from deepgen.frontends.torch import products
-from deepgen.frontends.torch.products import Asked, format_of
+from deepgen.frontends.torch.ops import OPS, REGIONS, CompiledRegion
+from deepgen.frontends.torch.patterns import VIEWS_BEFORE, Region, has_pairs, name_of, regions
+from deepgen.frontends.torch.products import Asked, format_of, placed
+from deepgen.frontends.torch.routes import Router
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.epilogue import FORMATS, Apply, EpilogueOperand, Number, SecondSum, Sum, Tree, shown
 from deepgen.operators.epilogue import format_of as usual_format
@@ -26,12 +28,13 @@ from deepgen.vocabulary import BadInput
 
 _ATEN = torch.ops.aten
 _PRODUCTS = (_ATEN.mm.default, _ATEN.addmm.default)
-_VIEWS = ("view", "_unsafe_view", "permute", "t", "transpose", "unsqueeze", "squeeze", "expand", "alias", "detach")
-_SAME = ("view", "_unsafe_view", "alias", "detach", "clone", "_to_copy")  # of a result: its elements in their order
+# Of a result: its elements in their order.
+_SAME = ("view", "_unsafe_view", "reshape", "alias", "detach", "clone", "_to_copy", "convert_element_type")
 _PARTS = ("split_with_sizes", "split", "chunk")
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _FUNCTIONS = {"maximum": "max", "minimum": "min", "neg": "neg", "abs": "abs", "exp": "exp", "relu": "relu",
-              "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu"}  # fmt: skip
+              "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "erf": "erf",
+              "clamp_min": "max", "clamp_max": "min"}  # fmt: skip
 _GELU = {"none": "gelu", "tanh": "gelu_tanh"}
 _MOST_NODES = 400  # of a text: what is used twice has twice its length, again and again
 _NAMES = {"n": "bias", "m": "factor", "mn": "residual", "0": "one"}
@@ -46,7 +49,40 @@ class Fused:
     """An operator, and how its tensors follow from those of the graph."""
 
     operator: Gemm
+    shape: tuple[int, ...]
+    dtype: Any
     read: Callable[[Sequence[Any]], tuple[Any, ...]]
+
+    def asked(self, *args: Any) -> Asked | None:
+        return placed(self.operator, self.read(args), args, self.shape, self.dtype)
+
+
+def of_region(region: Region) -> Fused | None:
+    """The operator of a part of a larger graph, whose nodes know what they compute; None for symbolic sizes."""
+    for node in (*region.inputs, *region.before, *region.nodes):
+        value = node.meta.get("val")
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(one, torch.Tensor) or not all(type(size) is int for size in one.shape):
+                return None
+    graph = region.alone
+    output = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    assert isinstance(output, Node)
+    whole = fused(graph, output, [one.meta["val"] for one in region.inputs])
+    paired = whole is not None and whole.operator.pair != "none"
+    return None if paired and not has_pairs(output.meta["val"]) else whole
+
+
+def exchange_regions(graph: Graph, router: Router, pays: Callable[..., bool]) -> None:
+    """Replace parts of a graph that is being compiled by kernels where these are faster than torch's products alone."""
+    for region, whole in [*regions(graph, of_region)]:
+        node, number = region.result, len(REGIONS)
+        values = tuple(one.meta["val"] for one in region.inputs)
+        route = router.route(f"region {number}", values, region.products, read=whole.asked)
+        if route is None:
+            continue
+        REGIONS.append(CompiledRegion(route, region.alone, region.products))
+        if pays(route, "region", (*values, number), node):
+            region.replace(graph, OPS.region.default, ([*region.inputs], number))
 
 
 def fused(graph: GraphModule, output: Node, tensors: Sequence[Any]) -> Fused | None:
@@ -57,12 +93,45 @@ def fused(graph: GraphModule, output: Node, tensors: Sequence[Any]) -> Fused | N
         return None
 
 
-def _name(node: Node) -> str:
-    return str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
-
-
 def _shape(node: Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
+
+
+def _power(base: Tree, exponent: int) -> Tree:
+    return base if exponent == 1 else Apply("*", (_power(base, exponent - 1), base))
+
+
+def _activation(sign: str, left: Tree, right: Tree) -> Tree:
+    """A sum, a difference, a product or a quotient; where it is a decomposed SiLU or GELU, that."""
+    if sign == "/" and _same(right, _plus_one(Apply("exp", (Apply("neg", (left,)),)))):
+        return Apply("silu", (left,))
+    for half, other in ((left, right), (right, left)) if sign == "*" else ():
+        if not isinstance(half, Apply) or half.name != "*" or half.parts[1] != Number(0.5):
+            continue
+        z = half.parts[0]
+        if _same(other, _plus_one(Apply("erf", (_times(z, sqrt(0.5)),)))):
+            return Apply("gelu", (z,))
+        inner = _times(Apply("+", (z, _times(_power(z, 3), 0.044715))), sqrt(2.0 / pi))
+        if _same(other, _plus_one(Apply("tanh", (inner,)))):
+            return Apply("gelu_tanh", (z,))
+    return Apply(sign, (left, right))
+
+
+def _same(one: Tree, other: Tree) -> bool:
+    """Whether two trees are equal, but for the last digits of numbers."""
+    if isinstance(one, Number) and isinstance(other, Number):
+        return isclose(one.value, other.value, rel_tol=1e-6)
+    if not isinstance(one, Apply) or not isinstance(other, Apply):
+        return one == other
+    return one.name == other.name and all(_same(a, b) for a, b in zip(one.parts, other.parts, strict=True))
+
+
+def _plus_one(tree: Tree) -> Tree:
+    return Apply("+", (tree, Number(1.0)))
+
+
+def _times(tree: Tree, factor: float) -> Tree:
+    return Apply("*", (tree, Number(factor)))
 
 
 class _Reading:
@@ -99,7 +168,7 @@ class _Reading:
             return None  # each element is multiplied once or twice: product families are for more reuse
         sources = self._sources()
         names = [one.name for one in joint.tensors() if one.name != "C"]
-        whole = Fused(joint, lambda all_: tuple(sources[name](all_) for name in names))
+        whole = Fused(joint, self.shape, value.dtype, lambda all_: tuple(sources[name](all_) for name in names))
         whole.read(tensors)  # raises if something that it reads is computed
         return whole
 
@@ -109,7 +178,7 @@ class _Reading:
         """What views make of the graph's tensors."""
         if node in self.places:
             return tensors[self.places[node]]
-        if node.op != "call_function" or _name(node) not in _VIEWS:
+        if node.op != "call_function" or name_of(node) not in VIEWS_BEFORE:
             raise _Other
         inner = partial(self._value, tensors=tensors)
         return node.target(*map_arg(node.args, inner), **map_arg(node.kwargs, inner))
@@ -158,21 +227,24 @@ class _Reading:
             return self.leaf(node, None)
         if node.target in _PRODUCTS:
             return self.product(node, None)
-        if node.target is operator.getitem or _name(node) == "slice":
+        name = name_of(node)
+        if name in ("getitem", "slice"):
             return self.half(node)
-        name = _name(node)
         if name in _SAME:
             return self.tree(self.same(node))
         if name == "mul" and (inner := self.silu(node)) is not None:
             return Apply("silu", (self.tree(inner),))
         if name in _SIGNS and not node.kwargs and len(node.args) == 2:
-            return Apply(_SIGNS[name], (self.tree(node.args[0]), self.tree(node.args[1])))
+            return _activation(_SIGNS[name], self.tree(node.args[0]), self.tree(node.args[1]))
         if name in _FUNCTIONS and not node.kwargs:
             return Apply(_FUNCTIONS[name], tuple(map(self.tree, node.args)))
         if name == "gelu":
             return Apply(_GELU[str(node.kwargs.get("approximate", "none"))], (self.tree(node.args[0]),))
         if name in ("clamp", "hardtanh"):
             return self.clamped(node)
+        if name == "pow" and node.args[1] in (2, 3):
+            base = self.tree(node.args[0])
+            return _power(base, int(node.args[1]))
         raise _Other
 
     def same(self, node: Node) -> Node:
@@ -186,7 +258,7 @@ class _Reading:
 
     def clamped(self, node: Node) -> Tree:
         inner, low, high = (*node.args, None, None)[:3]
-        if _name(node) == "hardtanh":
+        if name_of(node) == "hardtanh":
             low, high = -1 if low is None else low, 1 if high is None else high
         tree = self.tree(inner)
         tree = tree if low is None else Apply("max", (tree, self.tree(low)))
@@ -195,7 +267,12 @@ class _Reading:
     def silu(self, node: Node) -> Node | None:
         """z of z * sigmoid(z)."""
         for one, other in (node.args[:2], node.args[1::-1]):
-            if isinstance(one, Node) and isinstance(other, Node) and _name(other) == "sigmoid" and other.args[0] is one:
+            if (
+                isinstance(one, Node)
+                and isinstance(other, Node)
+                and name_of(other) == "sigmoid"
+                and other.args[0] is one
+            ):
                 return one
         return None
 
@@ -234,7 +311,7 @@ class _Reading:
         whole = node.args[0]
         assert isinstance(whole, Node)
         n = self.shape[-1]
-        if _name(node) == "slice":
+        if name_of(node) == "slice":
             dim, start, end = (*node.args[1:], *((0, 0, None)[len(node.args) - 1 :]))[:3]
             wide = _shape(whole)[-1]
             if dim not in (-1, len(_shape(whole)) - 1) or len(node.args) > 4 or not isinstance(start, int):
@@ -243,12 +320,12 @@ class _Reading:
             place = {(0, n): 0, (n, 2 * n): 1}.get((start, last), -1)
         else:
             place = int(node.args[1])
-            if _name(whole) not in _PARTS:
+            if name_of(whole) not in _PARTS:
                 raise _Other
             whole = whole.args[0]
         if _shape(node)[-1] != n or _shape(whole)[-1] != 2 * n or place not in (0, 1):
             raise _Other
-        while _name(whole) in _SAME:
+        while name_of(whole) in _SAME:
             whole = self.same(whole)
         if whole.target not in _PRODUCTS or (self.products and not self.joined):
             raise _Other

@@ -3,7 +3,8 @@
 While tracing, torch's own functions are called, so that every graph is the usual one. When Inductor receives it, with
 known shapes, single products are replaced. Its generated code calls them like torch's: one function for each kernel,
 with `out=`. The tensors have the properties they had at compilation, so the only lookup is the kernel's binding to a
-thread, and only addresses are checked.
+thread, and only addresses are checked. Products with what follows them are replaced as a whole where a kernel takes
+less time than torch's products alone: what Inductor makes of the rest is not known yet.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import cycle
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from deepgen.frontends.torch.ops import OPS, TORCHS, scaled_mm, two_scales_mm
+from deepgen.frontends.torch.fused_products import exchange_regions
+from deepgen.frontends.torch.ops import OPS, REGIONS, TORCHS, scaled_mm, two_scales_mm
 from deepgen.frontends.torch.products import torch_scaled_mm
 from deepgen.frontends.torch.race import View, Views, calling, elsewhere, made_real, viewed
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router
@@ -42,10 +44,11 @@ _TORCHS: Mapping[str, Call] = {
     **{kind: TORCHS[kind] for kind in ("mm", "int_mm", "bmm", "addmm")},
     "scaled_mm": scaled_mm,
     "two_scales_mm": two_scales_mm,
+    "region": lambda *tensors, out: REGIONS[tensors[-1]].products(*tensors[:-1]),
 }
 _WARM = 4  # untimed warm-up calls: with two sets of tensors, scales are cached after two calls of each
 _routers: list[Router] = []  # at most one
-_externs: dict[tuple[str, Route, Views], Any] = {}
+_externs: dict[tuple[str, Route, tuple[Any, ...], Views], Any] = {}
 _paying: dict[tuple[str, Route], str] = {}
 
 
@@ -100,6 +103,8 @@ def exchange(graph: Any, router: Router) -> None:
     """Replace torch's products by ours where a kernel is faster."""
     if not _in_python():
         return
+    exchange_regions(graph, router, partial(_pays, router))
+    exchange_regions(graph, router, partial(_pays, router))
     for node in [*graph.nodes]:
         if node.op != "call_function":
             continue
@@ -218,6 +223,22 @@ def _register() -> None:
 
     if OPS.mm.default in lowerings:
         return
+
+    def inputs_of(tensors: Any, values: Any) -> list[Any]:
+        pairs = zip(tensors, values, strict=True)
+        return [ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(a), b.stride()) for a, b in pairs]
+
+    def output_of(choice: Any, inputs: list[Any]) -> Any:
+        result = V.graph.current_node.meta["val"]
+        layout = ir.FixedLayout(result.device, result.dtype, [*result.shape], [*result.stride()])
+        output = choice.bind(inputs, layout).output_node()
+        return output[0] if isinstance(output, tuple) else output
+
+    def lower_region(tensors: Any, number: int) -> Any:
+        values = _values(V.graph.current_node.args[0])
+        return output_of(extern("region", REGIONS[number].route, (number,), (None, None)), inputs_of(tensors, values))
+
+    register_lowering(OPS.region.default, type_promotion_kind=None)(lower_region)
     for op, kind in _OURS.items():
 
         def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
@@ -233,11 +254,8 @@ def _register() -> None:
             route = _route(_routers[-1], of, product) if _routers and _in_python() else None
             if route is None or result.stride() != route.strides:
                 return fallback_handler(op, add_to_fallback_set=False)(*args)
-            inputs = [
-                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), value.stride())
-                for tensor, value in zip(args, values, strict=True)
-                if type(tensor) is not bool
-            ]
+            rest = tuple(arg for arg in args if type(arg) is bool)
+            inputs = inputs_of(args[: len(args) - len(rest)], values[: len(args) - len(rest)])
             first = 1 if kind == "addmm" else 0  # index of the first matrix
             views: list[View | None] = [None, None]
             for place in range(2):
@@ -245,10 +263,7 @@ def _register() -> None:
                 if whole is not None:
                     inputs[first + place] = whole
                     views[place] = ((*value.shape,), (*value.stride(),))
-            layout = ir.FixedLayout(result.device, result.dtype, [*result.shape], [*result.stride()])
-            rest = tuple(arg for arg in args if type(arg) is bool)
-            output = extern(kind, route, rest, (views[0], views[1])).bind(inputs, layout).output_node()
-            return output[0] if isinstance(output, tuple) else output
+            return output_of(extern(kind, route, rest, (views[0], views[1])), inputs)
 
         register_lowering(op, type_promotion_kind=None)(lower)
 
@@ -286,7 +301,7 @@ def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
     """An Inductor function for one route. `rest`: the arguments that are not tensors."""
     from torch._inductor.select_algorithm import ExternKernelChoice
 
-    key = (kind, route, views)
+    key = (kind, route, rest, views)
     if key not in _externs:
         _externs[key] = ExternKernelChoice(call_of(kind, route, rest, views), name=f"deepgen_{kind}_{len(_externs)}")
     return _externs[key]
@@ -294,6 +309,14 @@ def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
 
 def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None, None)) -> Call:
     """The function that compiled code calls, with the tensors of our operator and `out`."""
+    if kind == "region":
+        alone = REGIONS[rest[0]].alone
+
+        def region(*tensors: Any, out: Any) -> None:
+            if (not route.captured and route.idle) or route.run(tensors, out) is None:
+                out.copy_(alone(*tensors))
+
+        return region
     quick, torchs = route.quick(fitting=True, views=views), _TORCHS[kind]
     if not route.captured:  # programs may capture compiled code
         quick = route.eager(quick)

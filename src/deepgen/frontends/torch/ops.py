@@ -7,6 +7,7 @@ runs; without one, torch does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -132,3 +133,24 @@ _BACKWARDS = {
 }
 for _kind in _SCHEMAS:
     _define(_kind)
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """A part of a compiled graph that a kernel serves, and what torch runs for it: all of it, or its products alone."""
+
+    route: Any
+    alone: Callable[..., Any]
+    products: Callable[..., Any]
+
+
+REGIONS: list[CompiledRegion] = []
+
+
+def _region(tensors: Any, number: int) -> Any:
+    return REGIONS[number].alone(*tensors)
+
+
+_library.define("region(Tensor[] tensors, int number) -> Tensor", tags=(torch.Tag.needs_exact_strides,))
+_library.impl("region", _region, "CompositeExplicitAutograd")
+torch.library.register_fake("deepgen::region", _region, lib=_library)

@@ -257,6 +257,27 @@ def asked(
         return None
 
 
+def placed(
+    operator: Operator,
+    tensors: tuple[Any, ...],
+    args: Sequence[Any],
+    shape: Sequence[int],
+    dtype: Any,
+    strides: tuple[int, ...] | None = None,
+) -> Asked | None:
+    """What several calls compute together from `args`; None if a tensor does not begin where one of these does."""
+    begins = {_begin(arg): place for place, arg in enumerate(args)}
+    places = [begins.get(_begin(tensor)) for tensor in tensors]
+    if any(place is None or args[place].dtype != one.dtype for place, one in zip(places, tensors, strict=True)):
+        return None
+    return asked(lambda: operator, tensors, tuple(p for p in places if p is not None), shape, dtype, strides)
+
+
+def _begin(tensor: Any) -> tuple[int, int]:
+    """A tensor's memory and its place there, of a compiler's fake tensors too."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
 def format_of(tensor: Any) -> str:
     return our_name(str(tensor.dtype).rpartition(".")[2])
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from deepgen.frontends.torch.calls import ATEN, rms_norm
+from deepgen.frontends.torch.fused_products import of_region
+from deepgen.frontends.torch.patterns import IN_PLACE, regions
 from deepgen.frontends.torch.race import differing
 from deepgen.libraries.predict import FAR, distance
 from deepgen.operators import Operator
@@ -51,14 +59,15 @@ class Recording:
 
 
 @contextmanager
-def record(*, dynamic: bool = False) -> Iterator[Recording]:
+def record(*, dynamic: bool = False, patterns: bool = False) -> Iterator[Recording]:
     """Record the operators that run in the block on this thread, forward and backward, but not compiled code.
 
     Each operator is timed on its own. Run the model once before, so that first-call costs are not recorded.
     `dynamic`: the model is run with several sizes in the block, such as batches or numbers of tokens. Shapes of an
-    operator that differ in these become one, for which a single kernel is tuned.
+    operator that differ in these become one, for which a single kernel is tuned. `patterns`: calls that `optimize` and
+    torch.compile replace by one kernel, such as a product with its activation, are recorded as one operator.
     """
-    recording, recorder = Recording(), _Recorder()
+    recording, recorder = Recording(), _Recorder(_Flow() if patterns else None)
     with _Whole(recorder), recorder:
         yield recording
     work = recorder.work()
@@ -113,11 +122,84 @@ class _Whole(TorchFunctionMode):  # type: ignore[misc]
             self._recorder.begin(None)
 
 
+class _Flow:
+    """The calls as a graph, in which patterns are found. It knows tensors by weak references, and keeps none alive."""
+
+    def __init__(self) -> None:
+        self._graph, self._fakes = Graph(), FakeTensorMode()
+        self._nodes: Any = WeakIdKeyDictionary()  # what computed each tensor
+
+    def add(self, func: Any, args: Any, kwargs: Any, out: Any, place: int, *, opaque: bool) -> None:
+        """A call, the `place`th that ran. `opaque`: no part of any pattern, as calls that gradients need are."""
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        memories = _written(func, args, kwargs)
+        written = [one for one in self._nodes if memories and _memory(one) in memories]
+        func = _not_in_place(func) if memories else func
+        if func is None or opaque or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
+            for one in tensors:
+                self._graph.call_function(operator.pos, (self._node(one),)).meta["val"] = None
+            tensors = []
+        into = partial(tree_map_only, torch.Tensor, self._node)
+        node = self._graph.call_function(func, into(tuple(args)), into(dict(kwargs))) if tensors else None
+        for one in written:  # under any name they have other numbers from now on
+            del self._nodes[one]
+        if node is None:
+            return
+        node.meta = {"val": tree_map_only(torch.Tensor, self._like, out), "place": place}
+        if isinstance(out, torch.Tensor):
+            self._nodes[out] = node
+        for n, one in enumerate(out) if isinstance(out, (list, tuple)) else ():
+            if isinstance(one, torch.Tensor):
+                self._nodes[one] = self._graph.call_function(operator.getitem, (node, n))
+                self._nodes[one].meta["val"] = self._like(one)
+
+    def patterns(self) -> dict[int, tuple[Operator, int]]:
+        """By the places of calls: the pattern that they are part of, and how often that counts."""
+        members = dict[int, tuple[Operator, int]]()
+        for region, whole in regions(self._graph, of_region):
+            places = [node.meta["place"] for node in region.nodes if "place" in node.meta]
+            members |= {place: (whole.operator, int(place == places[-1])) for place in places}
+        return members
+
+    def _node(self, tensor: Any) -> Node:
+        if tensor not in self._nodes:
+            self._nodes[tensor] = self._graph.placeholder(f"tensor_{len(self._graph.nodes)}")
+            self._nodes[tensor].meta["val"] = self._like(tensor)
+        node: Node = self._nodes[tensor]
+        return node
+
+    def _like(self, tensor: Any) -> Any:
+        with self._fakes:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """The memories of the tensors that a call writes."""
+    schema = func._schema
+    if not schema.is_mutable:
+        return set()
+    named = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+    names = [one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    return {_memory(one) for one in tree_leaves([named.get(name) for name in names]) if isinstance(one, torch.Tensor)}
+
+
+def _memory(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else id(tensor)
+
+
+def _not_in_place(func: Any) -> Any:
+    """`relu` of `relu_`; None where there is none."""
+    name = func.overloadpacket.__name__
+    packet = getattr(torch.ops.aten, name[:-1], None) if name in IN_PLACE else None
+    return getattr(packet, func._overloadname, None)
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Records every operator that torch dispatches, with its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: _Flow | None = None) -> None:
         super().__init__()
+        self._flow = flow
         self._ran: list[tuple[Operator | str, int, Any]] = []  # with the number of calls and the time
         self._device = "cpu"
         self.within: Operator | None = None  # the operator that these are parts of
@@ -131,18 +213,24 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         what = self.within or (func.name().partition(".")[0] if asked is None else asked.operator)
         count = 1 if self.within is None or not self._parts else 0
         self._parts = 0 if self.within is None else self._parts + 1
+        out, seconds = self._timed(func, args, kwargs or {})
+        if self._flow is not None:
+            self._flow.add(func, args, kwargs or {}, out, len(self._ran), opaque=self.within is not None)
+        self._ran.append((what, count, seconds))
+        return out
+
+    def _timed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """A call's result, and its seconds or the events around it."""
         if self._on_gpu(args):
             self._keep_ahead()
             start, end = _event(), _event()
             start.record()
-            out = func(*args, **(kwargs or {}))
+            out = func(*args, **kwargs)
             end.record()
-            self._ran.append((what, count, (start, end)))
-            return out
+            return out, (start, end)
         started = time.perf_counter()
-        out = func(*args, **(kwargs or {}))
-        self._ran.append((what, count, time.perf_counter() - started))
-        return out
+        out = func(*args, **kwargs)
+        return out, time.perf_counter() - started
 
     def begin(self, whole: Operator | None) -> None:
         """What runs from now on is a part of this operator; None: of no operator."""
@@ -154,7 +242,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             torch.cuda.synchronize()
         # Events take time themselves: otherwise views, which do nothing on a GPU, would count as much as small kernels.
         nothing = median(_apart(*pair) for pair in self._empty) if self._empty else 0.0
-        for what, calls, took in self._ran:
+        whole = self._flow.patterns() if self._flow is not None else {}
+        for place, (one, count_of_one, took) in enumerate(self._ran):
+            # The pattern's name goes to its last call, which counts; the others add their time.
+            what, calls = whole.get(place, (one, count_of_one))
             seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
             count, total = totals.get(what, (0, 0.0))
             totals[what] = (count + calls, total + seconds)

@@ -21,7 +21,7 @@ from deepgen.frontends.torch import calls, lazy, rows, windows
 from deepgen.frontends.torch.elements import ATEN as ON_ELEMENTS
 from deepgen.frontends.torch.fused_products import fused
 from deepgen.frontends.torch.lazy import Lazy, constant, of_tensor, result
-from deepgen.frontends.torch.products import Asked
+from deepgen.frontends.torch.products import Asked, placed
 from deepgen.operators import Operator
 from deepgen.operators.expr.builder import expression, tensor
 from deepgen.operators.expr.check import check
@@ -61,6 +61,10 @@ class Traced:
     def arguments(self, *inputs: Any) -> tuple[Any, ...]:
         """Views of the inputs and parameters, as the operator's kernels take them."""
         return self._read([*self._state(), *(one.detach() for one in inputs if isinstance(one, torch.Tensor))])
+
+    def asked(self, *inputs: Any) -> Asked | None:
+        """A call with these inputs; None if what the operator reads does not begin where they do."""
+        return placed(self.operator, self.arguments(*inputs), inputs, self.shape, self.dtype, self.strides)
 
     def result(self, out: Any) -> Any:
         """The operator's result in the module's form."""

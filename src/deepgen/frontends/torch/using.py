@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from sys import maxsize
@@ -81,7 +81,7 @@ class Use:
         self._dispatch = None if core is None else dispatching.Dispatch(self._router, in_c)
         in_c = set() if core is None else in_c
         kinds -= in_c
-        self._functions = {kind: function for kind, function in _functions(self._router).items() if kind in kinds}
+        self._functions = {kind: function for kind, function in functions_of(self._router).items() if kind in kinds}
         self._placed: list[tuple[Any, str, Any]] = [
             (*place, function) for kind, function in self._functions.items() for place in _PLACES[kind]
         ]
@@ -249,11 +249,16 @@ class Use:
 
     def __str__(self) -> str:
         """A table of the calls seen so far, with the number that kernels handled."""
-        rows = [
-            f"{'deepgen' if met.ours else 'torch':8} {met.calls.served or '':>8} {met.operator.describe():48} {met.why}"
-            for met in self.met
-        ]
-        return "\n".join(rows) if rows else "no calls yet"
+        return shown(self.met)
+
+
+def shown(met: Sequence[Met]) -> str:
+    """A table of calls that were seen."""
+    rows = [
+        f"{'deepgen' if one.ours else 'torch':8} {one.calls.served or '':>8} {one.operator.describe():48} {one.why}"
+        for one in met
+    ]
+    return "\n".join(rows) if rows else "no calls yet"
 
 
 def _restore(owner: Any, name: str, before: Any) -> None:
@@ -310,7 +315,7 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
     return {kind: (every, every - worth_a_look.get(kind, set())) for kind, every in sizes.items()}
 
 
-def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
+def functions_of(router: Router) -> Mapping[str, Callable[..., Any]]:
     ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "int_mm", "bmm", "matmul")}
     others = ("addmm", "softmax", "layer_norm", "rms_norm", *CONVOLUTIONS)
     ours |= {kind: functions.other_of(router, kind, TORCHS[kind]) for kind in others}

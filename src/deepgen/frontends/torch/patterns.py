@@ -1,0 +1,222 @@
+"""Patterns in a graph of torch calls: products with what follows them, which one kernel may compute.
+
+Graphs of torch.compile, recordings and graphs of Python's calls (`optimize`) are searched in the same way: from a
+result back to products, as long as nothing else reads what lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverloadPacket
+from torch.fx import Graph, GraphModule, Node
+
+T = TypeVar("T")
+# Devices with families for pairs of products; elsewhere the second product is an operand of the first.
+PAIRS_ON = ("cuda",)
+VIEWS_BEFORE = frozenset((
+    "view", "_unsafe_view", "reshape", "permute", "t", "transpose", "unsqueeze", "squeeze", "expand", "alias", "detach",
+))  # fmt: skip
+# Views of a product's result, and operations on its elements: by torch's names and by the dispatcher's.
+VIEWS = frozenset(("view", "_unsafe_view", "reshape", "contiguous", "clone", "alias", "detach", "getitem", "slice",
+                   "chunk", "split", "split_with_sizes"))  # fmt: skip
+ON_ELEMENTS = frozenset((
+    "add", "sub", "mul", "div", "truediv", "neg", "abs", "exp", "erf", "pow", "relu", "relu6", "gelu", "silu", "tanh",
+    "sigmoid", "hardswish", "hardtanh", "clamp", "clamp_min", "clamp_max", "maximum", "minimum",
+))  # fmt: skip
+# They keep elements as they are, or nearly so: casts between floats, and dropout outside of training.
+KEEPING = frozenset(("to", "float", "_to_copy", "convert_element_type", "dropout"))
+IN_PLACE = frozenset(("add_", "sub_", "mul_", "div_", "relu_", "silu_", "iadd", "isub", "imul", "itruediv"))
+_PURE = ("torch", "deepgen", "_operator", "math", "builtins", "None", "")  # modules of functions
+_PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul"))
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes that may be one operator. Only the last one's result is read elsewhere."""
+
+    nodes: tuple[Node, ...]  # in the graph's order
+    before: tuple[Node, ...]  # views that they read, which others may read too
+    inputs: tuple[Node, ...]
+
+    @property
+    def result(self) -> Node:
+        return self.nodes[-1]
+
+    @cached_property
+    def alone(self) -> GraphModule:
+        """The same as a graph of its own, with the inputs as placeholders."""
+        return self._copied([self.result])
+
+    @cached_property
+    def products(self) -> GraphModule:
+        """Its products without what follows them."""
+        return self._copied([node for node in self.nodes if is_product(node)])
+
+    def replace(self, graph: Graph, call: Any, args: tuple[Any, ...]) -> None:
+        """One call in place of these nodes."""
+        with graph.inserting_before(self.result):
+            whole = graph.call_function(call, args)
+        whole.meta = dict(self.result.meta)
+        self.result.replace_all_uses_with(whole)
+        for one in reversed(self.nodes):
+            graph.erase_node(one)
+
+    def _copied(self, results: Sequence[Node]) -> GraphModule:
+        graph, copies = Graph(), dict[Node, Node]()
+        for n, one in enumerate(self.inputs):
+            copies[one] = graph.placeholder(f"tensor_{n}")
+            copies[one].meta = dict(one.meta)
+        needed, nodes = set(results), (*self.before, *self.nodes)
+        for one in reversed(nodes):
+            needed |= {*one.all_input_nodes} if one in needed else set()
+        for one in nodes:
+            if one in needed:
+                copies[one] = graph.node_copy(one, copies.__getitem__)
+        graph.output(copies[results[0]] if len(results) == 1 else tuple(copies[one] for one in results))
+        return GraphModule(torch.nn.Module(), graph)
+
+
+def name_of(node: Node) -> str:
+    """What a node calls, without its overload."""
+    if node.op == "call_method":
+        return str(node.target)
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(getattr(node.target if packet is None else packet, "__name__", ""))
+
+
+def is_product(node: Node) -> bool:
+    return node.op in ("call_function", "call_method") and name_of(node) in _PRODUCTS
+
+
+def has_pairs(tensor: Any) -> bool:
+    """Whether a tensor's device has families for pairs of products."""
+    return str(tensor.device.type) in PAIRS_ON
+
+
+def regions(graph: Graph, accept: Callable[[Region], T | None]) -> Iterator[tuple[Region, T]]:
+    """Regions that do not overlap, with what `accept` returned for them; larger ones are tried first.
+
+    The graph may be changed once all are yielded.
+    """
+    nodes = [*graph.nodes]
+    places = {node: n for n, node in enumerate(nodes)}
+    following: set[Node] = set()  # what may be part of a region
+    for node in nodes:
+        if is_product(node) or (_may_follow(node, following) and any(one in following for one in node.all_input_nodes)):
+            following.add(node)
+    taken: set[Node] = set()
+    for node in reversed(nodes):
+        if node not in following or node in taken or is_product(node):
+            continue
+        for inside in _candidates(node, following, places):
+            region = _region(sorted(inside, key=places.__getitem__), places, following)
+            first = places[region.nodes[0]]
+            between = (one for one in nodes[first : places[node]] if one not in inside)
+            # Products are computed later than before, at the place of the result.
+            answer = None if any(map(may_write, between)) else accept(region)
+            if answer is not None:
+                taken |= inside
+                yield region, answer
+                break
+
+
+def _candidates(result: Node, following: Set[Node], places: Mapping[Node, int]) -> Iterator[set[Node]]:
+    """What leads from products to a result, and is read nowhere else; then the same with one product computed apart."""
+    whole = _inside(result, following)
+    multiplied = sorted(filter(is_product, whole), key=places.__getitem__, reverse=True)
+    for apart in (None, *multiplied) if len(multiplied) > 1 else (None,):
+        inside = whole if apart is None else _leading(result, _inside(result, following - {apart}))
+        if any(map(is_product, inside)) and not all(is_product(one) or name_of(one) in VIEWS for one in inside):
+            yield inside
+
+
+def _leading(result: Node, inside: Set[Node]) -> set[Node]:
+    """Those of some nodes that lead from a product among them to the result."""
+    following = {one for one in inside if is_product(one)}
+    for _ in inside:
+        following |= {one for one in inside if any(of in following for of in one.all_input_nodes)}
+    return following if result in following else set()
+
+
+def _inside(result: Node, following: Set[Node]) -> set[Node]:
+    """What leads from products to a result, and is read nowhere else."""
+    inside, left = {result}, [result]
+    while left:
+        node = left.pop()
+        if is_product(node):
+            continue
+        for one in node.all_input_nodes:
+            if one in following and one not in inside and all(u in inside and not is_product(u) for u in one.users):
+                inside.add(one)
+                left.append(one)
+        if not left:  # what has two readers is found once both are inside
+            left = [one for one in inside if not is_product(one) and _more(one, inside, following)]
+    return inside
+
+
+def _more(node: Node, inside: Set[Node], following: Set[Node]) -> bool:
+    outer = (one for one in node.all_input_nodes if one in following and one not in inside)
+    return any(all(user in inside and not is_product(user) for user in one.users) for one in outer)
+
+
+def _region(nodes: Sequence[Node], places: Mapping[Node, int], following: Set[Node]) -> Region:
+    before, inputs = set[Node](), dict[Node, None]()
+    left = [one for node in nodes for one in node.all_input_nodes if one not in nodes]
+    while left:
+        one = left.pop(0)
+        # What follows a product may be another region.
+        if name_of(one) in VIEWS_BEFORE and one not in following and len(one.all_input_nodes) == 1 and _is_view(one):
+            before.add(one)
+            left += one.all_input_nodes
+        else:
+            inputs[one] = None
+    return Region(tuple(nodes), tuple(sorted(before, key=places.__getitem__)), tuple(inputs))
+
+
+def _is_view(node: Node) -> bool:
+    """A reshape is one if its operand is contiguous; otherwise it may copy."""
+    meta = node.all_input_nodes[0].meta
+    value = meta.get("val", meta.get("example_value"))
+    return name_of(node) != "reshape" or (isinstance(value, torch.Tensor) and bool(value.is_contiguous()))
+
+
+def _may_follow(node: Node, following: Set[Node]) -> bool:
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = name_of(node)
+    if name in IN_PLACE or _in_place(node):  # only a tensor that is the region's own may be written
+        first = node.args[0] if node.args else None
+        return (name in IN_PLACE or name in ON_ELEMENTS) and isinstance(first, Node) and _fresh(first, following)
+    if name == "dropout":
+        training: object = node.kwargs.get("training", (*node.args, True, True, True)[2])
+        return training is False
+    return name in VIEWS or name in ON_ELEMENTS or name in KEEPING
+
+
+def _fresh(node: Node, following: Set[Node]) -> bool:
+    """Whether nothing else refers to a tensor's memory: it is a product, or was computed from one, for one reader."""
+    return node in following and len(node.users) == 1 and (is_product(node) or name_of(node) in ON_ELEMENTS)
+
+
+def _in_place(node: Node) -> bool:
+    return "out" in node.kwargs or any(one is True for one in (*node.args, *node.kwargs.values()))
+
+
+def may_write(node: Node) -> bool:
+    """Whether a call may write one of its inputs. Python's calls do not say so, except by their names."""
+    if node.op not in ("call_function", "call_method"):
+        return bool(node.op == "call_module")
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None:
+        return bool(schema.is_mutable)
+    if isinstance(node.target, (OpOverloadPacket, HigherOrderOperator)):
+        return True
+    name = name_of(node)
+    of_torch = node.op == "call_method" or str(getattr(node.target, "__module__", "")).partition(".")[0] in _PURE
+    written = name.endswith("_") and not name.endswith("__")
+    return written or name in IN_PLACE or name == "setitem" or _in_place(node) or not of_torch

@@ -1,0 +1,267 @@
+"""Several calls of torch as one operator: recorded, in compiled code, and in a model by `optimize`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stand_in import Everything  # noqa: E402
+
+import deepgen.torch as dt  # noqa: E402
+from deepgen.frontends.torch import patterns  # noqa: E402
+from deepgen.vocabulary import BadInput  # noqa: E402
+
+F, nn = torch.nn.functional, torch.nn
+HIDDEN, WIDE = 24, 40
+
+
+class Gated(nn.Module):  # type: ignore[misc]
+    """An MLP like Llama's, with what surrounds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(HIDDEN, WIDE, bias=False) for _ in range(2))
+        self.down, self.norm = nn.Linear(WIDE, HIDDEN, bias=False), nn.RMSNorm(HIDDEN)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Joined(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(HIDDEN, 2 * WIDE, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        gate, up = self.both(x).chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+
+class Dropped(nn.Module):  # type: ignore[misc]
+    """The end of a layer like BERT's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.dropout, self.norm = nn.Linear(HIDDEN, HIDDEN), nn.Dropout(0.5), nn.LayerNorm(HIDDEN)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.dropout(self.dense(x)) + x)
+
+
+class Tanh(nn.Module):  # type: ignore[misc]
+    """GELU as GPT-2 has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(HIDDEN, WIDE)
+
+    def forward(self, x: Any) -> Any:
+        y = self.dense(x)
+        return 0.5 * y * (1.0 + torch.tanh(0.7978845608028654 * (y + 0.044715 * torch.pow(y, 3.0))))
+
+
+def in_place() -> Any:
+    return nn.Sequential(nn.Linear(HIDDEN, WIDE), nn.ReLU(inplace=True))
+
+
+MODELS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "GELU": (lambda: nn.Sequential(nn.Linear(HIDDEN, WIDE), nn.GELU()), ["gemm f32 nt 10x40x24 gelu(x + bias[n])"]),
+    "in place": (in_place, ["gemm f32 nt 10x40x24 relu bias"]),
+    "gated": (Gated, ["gemm f32 nt 10x40x24 silu(x) * residual[m, n]", "gemm f32 nt 10x40x24",
+                      "gemm f32 nt 10x24x40 residual[m, n] + x"]),
+    "residual": (Dropped, ["gemm f32 nt 10x24x24 x + bias[n] + residual[m, n]"]),
+    "GELU by its parts": (Tanh, ["gemm f32 nt 10x40x24 gelu bias"]),
+}  # fmt: skip
+PAIRS = {"gated": (Gated, ["gemm f32 nt 10x40x24 silu(x) * y", "gemm f32 nt 10x24x40 residual[m, n] + x"]),
+         "joined": (Joined, ["gemm f32 nt 10x40x24 silu(x) * y"])}  # fmt: skip
+
+
+def drawn(make: Callable[[], Any]) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return make().eval(), torch.randn(2, 5, HIDDEN)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recording_has_patterns_as_operators(name: str) -> None:
+    make, operators = MODELS[name]
+    model, x = drawn(make)
+    with torch.no_grad(), dt.record(patterns=True) as work:
+        model(x), model(x)
+    counts = {part.describe(): part.count for part in work.work.tunable()}
+    assert {one: counts.get(one) for one in operators} == dict.fromkeys(operators, 2), counts
+    assert not any(one.startswith("gemm") and one not in operators for one in counts)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_gated_layer_is_one_operator_where_there_are_kernels_for_pairs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns, "PAIRS_ON", ("cpu",))
+    make, operators = PAIRS[name]
+    model, x = drawn(make)
+    with torch.no_grad(), dt.record(patterns=True) as work:
+        model(x)
+    assert [part.describe() for part in work.work.tunable() if part.describe().startswith("gemm")] == operators
+
+
+def test_what_is_read_elsewhere_is_no_pattern() -> None:
+    x, w = torch.randn(9, HIDDEN), torch.randn(HIDDEN, HIDDEN)
+
+    def two_readers(y: Any) -> Any:
+        return torch.relu(y) + y.sum()
+
+    def written(y: Any) -> Any:
+        y.view(-1).cos_()
+        return torch.relu(y)
+
+    def gradients(y: Any) -> Any:
+        return torch.relu(y.requires_grad_())
+
+    def read_in_place(y: Any) -> Any:
+        x.clone().add_(y)
+        return torch.relu(y)
+
+    for name in (two_readers, written, gradients, read_in_place):
+        with dt.record(patterns=True) as work:
+            name(x @ w)
+        assert "gemm f32 nn 9x24x24" in {part.describe() for part in work.work.tunable()}, name.__name__
+
+
+@pytest.mark.slow  # torch's compiler
+class TestOptimized:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_kernels_serve_patterns(self, name: str) -> None:
+        make, operators = MODELS[name]
+        model, x = drawn(make)
+        with torch.no_grad():
+            want = model(x)
+            optimized = dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+            for _ in range(3):
+                torch.testing.assert_close(model(x), want)
+        served = {met.operator.describe(): met.calls.served for met in optimized.met}
+        assert {one: served.get(one) for one in operators} == dict.fromkeys(operators, 3), str(optimized)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_kernels_serve_patterns_of_compiled_code(self, name: str) -> None:
+        make, operators = MODELS[name]
+        model, x = drawn(make)
+        with torch.no_grad():
+            want = model(x)
+            with dt.use(Everything(), race=False) as used:  # type: ignore[arg-type]
+                compiled = torch.compile(model, fullgraph=True)
+                for _ in range(3):
+                    torch.testing.assert_close(compiled(x), want)
+        served = {met.operator.describe(): met.calls.served for met in used.met}
+        assert {one: served.get(one) for one in operators} == dict.fromkeys(operators, 3), str(used)
+
+    @pytest.mark.parametrize("name", PAIRS)
+    def test_kernels_serve_pairs(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(patterns, "PAIRS_ON", ("cpu",))
+        make, operators = PAIRS[name]
+        model, x = drawn(make)
+        with torch.no_grad():
+            want = model(x)
+            with dt.use(Everything(), race=False) as used:  # type: ignore[arg-type]
+                torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), want)
+            optimized = dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+            torch.testing.assert_close(model(x), want)
+        for each in (used, optimized):
+            served = {met.operator.describe() for met in each.met if met.operator.name == "gemm" and met.calls.served}
+            assert served == {*operators}, str(each)
+
+    def test_gradients_training_and_changes_are_torchs(self) -> None:
+        model, x = drawn(Dropped)
+        alone = copy.deepcopy(model)
+        optimized = dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+
+        def same(what: str) -> None:
+            for one in (model, alone):
+                one.zero_grad()
+            results = []
+            for one in (model, alone):
+                torch.manual_seed(1)
+                results.append(one(x))
+                if results[-1].requires_grad:
+                    results[-1].sin().sum().backward()
+            torch.testing.assert_close(*results, msg=lambda text: f"{what}: {text}")
+            for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, theirs.grad, msg=lambda text: f"{what}: {text}")
+
+        same("gradients")
+        with torch.no_grad():
+            same("no gradients")
+            for one in (model, alone):
+                one.train()
+            same("dropout")
+            for one in (model, alone):
+                one.eval()
+                one.dense.weight.mul_(2.0)
+            same("other numbers")
+            for one in (model, alone):
+                one.dense.weight = nn.Parameter(one.dense.weight[:, torch.arange(HIDDEN - 1, -1, -1)])
+            same("another parameter")
+            for one in (model, alone):
+                one.dense.register_forward_hook(lambda module, args, out: out + 1.0)
+            same("a hook")
+            for one in (model, alone):
+                nn.utils.parametrizations.weight_norm(one.dense)
+            same("a parametrization")
+        assert any(met.calls.served for met in optimized.met)
+        optimized.close()
+        with torch.no_grad():
+            same("closed")
+
+    def test_what_is_written_between_stays_as_it_was(self) -> None:
+        class Written(nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.dense = nn.Linear(HIDDEN, HIDDEN)
+
+            def forward(self, x: Any) -> Any:
+                y = self.dense(x)
+                x.add_(1.0)
+                return torch.relu(y) + x
+
+        model, x = drawn(Written)
+        want = model(x.clone())
+        dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+        with torch.no_grad():
+            torch.testing.assert_close(model(x.clone()), want)
+
+    def test_shapes_and_weights_that_are_shared(self) -> None:
+        class Shared(nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.one = nn.Linear(HIDDEN, HIDDEN)
+                self.other = nn.Linear(HIDDEN, HIDDEN)
+                self.other.weight = self.one.weight
+
+            def forward(self, x: Any) -> Any:
+                return F.gelu(self.other(F.gelu(self.one(x))))
+
+        model, _ = drawn(Shared)
+        alone = copy.deepcopy(model)
+        optimized = dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for rows in (4, 9, 1, 30, 4):
+                x = torch.randn(rows, HIDDEN)
+                torch.testing.assert_close(model(x), alone(x))
+            y = x.T.contiguous().T
+            torch.testing.assert_close(model(y), alone(y))
+        assert sum(met.calls.served for met in optimized.met) >= 8, str(optimized)
+
+    def test_mistakes_are_named(self) -> None:
+        with pytest.raises(BadInput, match="not a module"):
+            dt.optimize(lambda x: x, Everything())  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="not a library"):
+            dt.optimize(nn.Linear(2, 2), "lib")  # type: ignore[arg-type]
+        model = nn.Linear(2, 2)
+        dt.optimize(model, Everything())  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="compiled already"):
+            dt.optimize(model, Everything())  # type: ignore[arg-type]
