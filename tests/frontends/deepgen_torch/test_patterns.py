@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch import patterns  # noqa: E402
+from deepgen.frontends.torch import products  # noqa: E402
 from deepgen.vocabulary import BadInput  # noqa: E402
 
 F, nn = torch.nn.functional, torch.nn
@@ -66,6 +66,24 @@ class Tanh(nn.Module):  # type: ignore[misc]
         return 0.5 * y * (1.0 + torch.tanh(0.7978845608028654 * (y + 0.044715 * torch.pow(y, 3.0))))
 
 
+class Residual(nn.Module):  # type: ignore[misc]
+    """A block of a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1)
+        self.down, self.norms = nn.Conv2d(4, 8, 1, bias=False), nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+        self.relu = nn.ReLU(inplace=True)
+        for norm in self.norms:
+            for vector in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+                nn.init.uniform_(vector, 0.5, 1.5)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norms[1](self.other(self.relu(self.norms[0](self.one(x)))))
+        y += self.norms[2](self.down(x))
+        return self.relu(y)
+
+
 def in_place() -> Any:
     return nn.Sequential(nn.Linear(HIDDEN, WIDE), nn.ReLU(inplace=True))
 
@@ -102,7 +120,7 @@ def test_a_recording_has_patterns_as_operators(name: str) -> None:
 def test_a_gated_layer_is_one_operator_where_there_are_kernels_for_pairs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patterns, "PAIRS_ON", ("cpu",))
+    monkeypatch.setattr(products, "PAIRS_ON", ("cpu",))
     make, operators = PAIRS[name]
     model, x = drawn(make)
     with torch.no_grad(), dt.record(patterns=True) as work:
@@ -162,7 +180,7 @@ class TestOptimized:
 
     @pytest.mark.parametrize("name", PAIRS)
     def test_kernels_serve_pairs(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(patterns, "PAIRS_ON", ("cpu",))
+        monkeypatch.setattr(products, "PAIRS_ON", ("cpu",))
         make, operators = PAIRS[name]
         model, x = drawn(make)
         with torch.no_grad():
@@ -174,6 +192,28 @@ class TestOptimized:
         for each in (used, optimized):
             served = {met.operator.describe() for met in each.met if met.operator.name == "gemm" and met.calls.served}
             assert served == {*operators}, str(each)
+
+    @pytest.mark.parametrize("last", [False, True])
+    def test_batch_norms_are_factors_of_channels(self, last: bool) -> None:
+        torch.manual_seed(0)
+        model, alone, x = Residual().eval(), Residual().eval(), torch.randn(2, 4, 9, 7)
+        alone.load_state_dict(model.state_dict())
+        if last:
+            x = x.to(memory_format=torch.channels_last)
+        kinds = ("dilated_conv2d",)
+        optimized = dt.optimize(model, Everything(kinds=kinds), race=False)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(model(x), alone(x), rtol=1e-4, atol=1e-4)
+                for one in (model, alone):
+                    one.norms[0].running_var *= 2.0  # statistics that change
+            served = {met.operator["epilogue"]: met.calls.served for met in optimized.met}
+            assert served == {"scale,bias,relu": 3, "scale,bias,residual,relu": 3, "scale,bias": 3}, str(optimized)
+            for one in (model.train(), alone.train()):
+                one(x)
+            for (name, mine), theirs in zip(model.state_dict().items(), alone.state_dict().values(), strict=True):
+                torch.testing.assert_close(mine, theirs, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(model.eval()(x), alone.eval()(x), rtol=1e-4, atol=1e-4)
 
     def test_gradients_training_and_changes_are_torchs(self) -> None:
         model, x = drawn(Dropped)

@@ -17,7 +17,6 @@ from torch.autograd import forward_ad
 from deepgen.frontends.torch.calls import attend
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.ops import OPS, TORCHS
-from deepgen.frontends.torch.products import Reads
 from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
 from deepgen.frontends.torch.routes import KINDS_KEPT, Route, Router, Table
 
@@ -33,7 +32,6 @@ _LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
-
 LINEAR = TORCHS["linear"]
 
 Run: TypeAlias = "Callable[..., Any]"
@@ -73,10 +71,10 @@ _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
 
 
 class Deciding:
-    """Decides and caches what serves the calls of one function. `read`: what a call computes, for kinds of no other."""
+    """Decides and caches what serves the calls of one function."""
 
-    def __init__(self, router: Router, kind: str, torchs: Run, read: Reads | None = None) -> None:
-        self._router, self._kind, self._torchs, self._read = router, kind, torchs, read
+    def __init__(self, router: Router, kind: str, torchs: Run) -> None:
+        self._router, self._kind, self._torchs = router, kind, torchs
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # used if gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # without and with gradients enabled
@@ -102,14 +100,14 @@ class Deciding:
         if route is _NEW:
             if len(self._table) >= KINDS_KEPT:
                 return self._torchs(*args, **named)
-            route = self._table[key] = self._router.route(self._kind, args, self._torchs, read=self._read)
+            route = self._table[key] = self._routed(args)
         if _is_autocast():
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             gains = route.gain > GRADIENT and route.called
             return (self._own if gains and out is None else self._torchs)(*args, **named)
-        result = None if route is None or route.idle else route.run(args, out)
+        result = None if route is None or route.idle else self._run(route, args, out)
         reads = tensors if reads is None else reads
         if route is None and len(reads) > 1 and self._kind not in ELEMENTS and reads[0].is_contiguous():
             self._leave_to_torch(reads[0], reads[1])
@@ -117,10 +115,14 @@ class Deciding:
             remember(self.places, place, reads, None if route is None else self._quick(route, len(reads)))
         return self._torchs(*args, **named) if result is None else result
 
+    def _routed(self, args: tuple[Any, ...]) -> Route | None:
+        return self._router.route(self._kind, args, self._torchs)
+
+    def _run(self, route: Route, args: tuple[Any, ...], out: Any) -> Any:
+        return route.run(args, out)
+
     def _quick(self, route: Route, reads: int) -> Run:
-        if self._read is None:
-            return route.eager(route.quick(reads))
-        return route.eager(lambda *args: route.run(args))  # a pattern's tensors are not in the operator's order
+        return route.eager(route.quick(reads))
 
     def earned(self) -> float:
         """The seconds that kernels have saved so far."""

@@ -18,8 +18,8 @@ from torch.fx.node import map_arg
 
 from deepgen.frontends.torch import products
 from deepgen.frontends.torch.ops import OPS, REGIONS, CompiledRegion
-from deepgen.frontends.torch.patterns import VIEWS_BEFORE, Region, has_pairs, name_of, regions
-from deepgen.frontends.torch.products import Asked, format_of, placed
+from deepgen.frontends.torch.patterns import VIEWS_BEFORE, Region, name_of, regions
+from deepgen.frontends.torch.products import Asked, format_of, has_pairs, placed
 from deepgen.frontends.torch.routes import Router
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.epilogue import FORMATS, Apply, EpilogueOperand, Number, SecondSum, Sum, Tree, shown
@@ -75,7 +75,7 @@ def of_region(region: Region) -> Fused | None:
 def exchange_regions(graph: Graph, router: Router, pays: Callable[..., bool]) -> None:
     """Replace parts of a graph that is being compiled by kernels where these are faster than torch's products alone."""
     for region, whole in [*regions(graph, of_region)]:
-        node, number = region.result, len(REGIONS)
+        node, number = region.nodes[-1], len(REGIONS)
         values = tuple(one.meta["val"] for one in region.inputs)
         route = router.route(f"region {number}", values, region.products, read=whole.asked)
         if route is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from torch.fx import GraphModule
 
 from deepgen.frontends.torch import tracing
 from deepgen.frontends.torch.functions import Deciding
+from deepgen.frontends.torch.normed_convolutions import NormedConvolution
 from deepgen.frontends.torch.ops import TORCHS
-from deepgen.frontends.torch.patterns import Region, has_pairs, is_product, regions
-from deepgen.frontends.torch.products import Asked
+from deepgen.frontends.torch.patterns import CONVOLUTIONS, Region, is_product, name_of, regions
+from deepgen.frontends.torch.products import Asked, Reads, has_pairs
 from deepgen.frontends.torch.race import Met, modes
-from deepgen.frontends.torch.routes import Router
+from deepgen.frontends.torch.routes import Route, Router
 from deepgen.frontends.torch.using import functions_of, shown
 from deepgen.libraries import Library
 from deepgen.vocabulary import BadInput
@@ -46,7 +48,7 @@ class Optimized:
         # It limits how many variants a code object has, so each model gets its own.
         frame = wrap_inline(model._call_impl)
         frame.__code__ = frame.__code__.replace()
-        model._compiled_call_impl = torch.compile(frame, backend=Exchange(self._router))
+        model._compiled_call_impl = torch.compile(frame, backend=EagerBackend(self._router))
 
     @property
     def met(self) -> tuple[Met, ...]:
@@ -62,7 +64,7 @@ class Optimized:
         return shown(self.met)
 
 
-class Exchange:
+class EagerBackend:
     """A backend of torch.compile: its graphs run in Python, with a router's kernels."""
 
     def __init__(self, router: Router) -> None:
@@ -72,9 +74,9 @@ class Exchange:
         self._ours = {**self._ours, operator.matmul: ours["matmul"]}
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Run:
-        for region, _ in [*regions(graph.graph, _worth_it)]:
+        for region, read in [*regions(graph.graph, _read_of)]:
             self._exchange(region.alone)
-            region.replace(graph.graph, pattern_of(self._router, region.alone), region.inputs)
+            region.replace(graph.graph, pattern_of(self._router, region.alone, read), region.inputs)
         self._exchange(graph)
         run: Run = graph.forward
         return run
@@ -87,33 +89,71 @@ class Exchange:
         graph.recompile()
 
 
-def _worth_it(region: Region) -> bool | None:
-    """Whether there may be a kernel: it reads tensors only, not sizes that vary, and pairs have a family."""
+@dataclass(frozen=True)
+class Pattern:
+    """What several calls of torch compute: an operator's tensors from theirs, and the operator from these."""
+
+    read: Reads
+    prepare: Callable[..., tuple[Any, ...]] | None = None  # None: the same tensors
+
+
+def _read_of(region: Region) -> Pattern | None:
+    """How a region is read, if there may be a kernel: it has tensors only, no sizes that vary; pairs have a family."""
     tensors = [one.meta.get("example_value") for one in region.inputs]
     if not all(isinstance(one, torch.Tensor) for one in tensors):
         return None
-    products = sum(map(is_product, region.nodes))
-    return products == 1 or (products == 2 and has_pairs(tensors[0])) or None
-
-
-def pattern_of(router: Router, torchs: GraphModule) -> Run:
-    """A function that computes what several calls of torch do; with gradients torch serves it."""
-    traced: dict[Any, tracing.Traced | None] = {}
+    multiplied = [one for one in region.nodes if is_product(one)]
+    if name_of(multiplied[0]) in CONVOLUTIONS:
+        normed = NormedConvolution.of(region) if len(multiplied) == 1 else None
+        return None if normed is None else Pattern(normed.read, normed.prepare)
+    if len(multiplied) > (2 if has_pairs(tensors[0]) else 1):
+        return None
+    kinds: dict[Any, tracing.Traced | None] = {}
 
     def read(*tensors: Any) -> Asked | None:
         key = tuple((one.shape, one.stride(), one.dtype, one.device) for one in tensors)
-        if key not in traced:
+        if key not in kinds:
             try:
-                traced[key] = tracing.traced(torchs, *tensors)
+                kinds[key] = tracing.traced(region.alone, *tensors)
             except BadInput:
-                traced[key] = None
-        one = traced[key]
-        return None if one is None else one.asked(*tensors)
+                kinds[key] = None
+        traced = kinds[key]
+        return None if traced is None else traced.asked(*tensors)
 
-    calls = Deciding(router, f"pattern {id(torchs)}", torchs, read)
+    return Pattern(read)
+
+
+class _Deciding(Deciding):
+    """As of single calls, but a pattern's tensors are not in the operator's order, or are prepared first."""
+
+    def __init__(self, router: Router, torchs: Run, pattern: Pattern) -> None:
+        super().__init__(router, f"pattern {id(torchs)}", torchs)
+        self._pattern = pattern
+
+    def _routed(self, args: tuple[Any, ...]) -> Route | None:
+        prepare, router = self._pattern.prepare, self._router
+        if prepare is None:
+            return router.route(self._kind, args, self._torchs, read=self._pattern.read)
+
+        def door(route: Route) -> Run:
+            return lambda *_: route.run(prepare(*args))
+
+        with torch.no_grad():
+            return router.route(self._kind, prepare(*args), lambda *_: self._torchs(*args), door, self._pattern.read)
+
+    def _run(self, route: Route, args: tuple[Any, ...], out: Any) -> Any:
+        return route.run(args if self._pattern.prepare is None else self._pattern.prepare(*args))
+
+    def _quick(self, route: Route, reads: int) -> Run:
+        return route.eager(lambda *args: self._run(route, args, None))
+
+
+def pattern_of(router: Router, torchs: GraphModule, pattern: Pattern) -> Run:
+    """A function that computes what several calls of torch do; with gradients torch serves it."""
+    calls = _Deciding(router, torchs, pattern)
     places = calls.places
 
-    def pattern(*tensors: Any) -> Any:
+    def pattern_call(*tensors: Any) -> Any:
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[torch.is_grad_enabled()].get(0, ()):
                 if check(*tensors):
@@ -121,4 +161,4 @@ def pattern_of(router: Router, torchs: GraphModule) -> Run:
                     return torchs(*tensors) if result is None else result
         return calls.slowly(tensors, 0)
 
-    return pattern
+    return pattern_call

@@ -16,8 +16,6 @@ from torch._ops import HigherOrderOperator, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
 T = TypeVar("T")
-# Devices with families for pairs of products; elsewhere the second product is an operand of the first.
-PAIRS_ON = ("cuda",)
 VIEWS_BEFORE = frozenset((
     "view", "_unsafe_view", "reshape", "permute", "t", "transpose", "unsqueeze", "squeeze", "expand", "alias", "detach",
 ))  # fmt: skip
@@ -29,10 +27,11 @@ ON_ELEMENTS = frozenset((
     "sigmoid", "hardswish", "hardtanh", "clamp", "clamp_min", "clamp_max", "maximum", "minimum",
 ))  # fmt: skip
 # They keep elements as they are, or nearly so: casts between floats, and dropout outside of training.
-KEEPING = frozenset(("to", "float", "_to_copy", "convert_element_type", "dropout"))
+KEEPING = frozenset(("to", "float", "_to_copy", "convert_element_type"))
 IN_PLACE = frozenset(("add_", "sub_", "mul_", "div_", "relu_", "silu_", "iadd", "isub", "imul", "itruediv"))
 _PURE = ("torch", "deepgen", "_operator", "math", "builtins", "None", "")  # modules of functions
-_PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul"))
+CONVOLUTIONS = frozenset(("conv1d", "conv2d", "conv3d", "convolution"))
+_PRODUCTS = frozenset(("mm", "addmm", "linear", "matmul")) | CONVOLUTIONS
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,10 @@ class Region:
     before: tuple[Node, ...]  # views that they read, which others may read too
     inputs: tuple[Node, ...]
 
-    @property
-    def result(self) -> Node:
-        return self.nodes[-1]
-
     @cached_property
     def alone(self) -> GraphModule:
         """The same as a graph of its own, with the inputs as placeholders."""
-        return self._copied([self.result])
+        return self._copied(self.nodes[-1:])
 
     @cached_property
     def products(self) -> GraphModule:
@@ -59,10 +54,10 @@ class Region:
 
     def replace(self, graph: Graph, call: Any, args: tuple[Any, ...]) -> None:
         """One call in place of these nodes."""
-        with graph.inserting_before(self.result):
+        with graph.inserting_before(self.nodes[-1]):
             whole = graph.call_function(call, args)
-        whole.meta = dict(self.result.meta)
-        self.result.replace_all_uses_with(whole)
+        whole.meta = dict(self.nodes[-1].meta)
+        self.nodes[-1].replace_all_uses_with(whole)
         for one in reversed(self.nodes):
             graph.erase_node(one)
 
@@ -93,16 +88,8 @@ def is_product(node: Node) -> bool:
     return node.op in ("call_function", "call_method") and name_of(node) in _PRODUCTS
 
 
-def has_pairs(tensor: Any) -> bool:
-    """Whether a tensor's device has families for pairs of products."""
-    return str(tensor.device.type) in PAIRS_ON
-
-
 def regions(graph: Graph, accept: Callable[[Region], T | None]) -> Iterator[tuple[Region, T]]:
-    """Regions that do not overlap, with what `accept` returned for them; larger ones are tried first.
-
-    The graph may be changed once all are yielded.
-    """
+    """Regions that do not overlap, with what `accept` returned. The graph must not change before all are known."""
     nodes = [*graph.nodes]
     places = {node: n for n, node in enumerate(nodes)}
     following: set[Node] = set()  # what may be part of a region
@@ -115,11 +102,9 @@ def regions(graph: Graph, accept: Callable[[Region], T | None]) -> Iterator[tupl
             continue
         for inside in _candidates(node, following, places):
             region = _region(sorted(inside, key=places.__getitem__), places, following)
-            first = places[region.nodes[0]]
-            between = (one for one in nodes[first : places[node]] if one not in inside)
             # Products are computed later than before, at the place of the result.
-            answer = None if any(map(may_write, between)) else accept(region)
-            if answer is not None:
+            between = (one for one in nodes[places[region.nodes[0]] : places[node]] if one not in inside)
+            if not any(map(may_write, between)) and (answer := accept(region)) is not None:
                 taken |= inside
                 yield region, answer
                 break
@@ -145,23 +130,13 @@ def _leading(result: Node, inside: Set[Node]) -> set[Node]:
 
 def _inside(result: Node, following: Set[Node]) -> set[Node]:
     """What leads from products to a result, and is read nowhere else."""
-    inside, left = {result}, [result]
-    while left:
-        node = left.pop()
-        if is_product(node):
-            continue
-        for one in node.all_input_nodes:
-            if one in following and one not in inside and all(u in inside and not is_product(u) for u in one.users):
-                inside.add(one)
-                left.append(one)
-        if not left:  # what has two readers is found once both are inside
-            left = [one for one in inside if not is_product(one) and _more(one, inside, following)]
-    return inside
-
-
-def _more(node: Node, inside: Set[Node], following: Set[Node]) -> bool:
-    outer = (one for one in node.all_input_nodes if one in following and one not in inside)
-    return any(all(user in inside and not is_product(user) for user in one.users) for one in outer)
+    inside = {result}
+    while True:
+        before = {one for node in inside if not is_product(node) for one in node.all_input_nodes} - inside
+        more = {one for one in before & following if all(user in inside and not is_product(user) for user in one.users)}
+        if not more:
+            return inside
+        inside |= more
 
 
 def _region(nodes: Sequence[Node], places: Mapping[Node, int], following: Set[Node]) -> Region:
@@ -186,21 +161,25 @@ def _is_view(node: Node) -> bool:
 
 
 def _may_follow(node: Node, following: Set[Node]) -> bool:
-    if node.op not in ("call_function", "call_method"):
+    name, args = name_of(node), list[Any](node.args)
+    if node.op not in ("call_function", "call_method") or not args:
         return False
-    name = name_of(node)
     if name in IN_PLACE or _in_place(node):  # only a tensor that is the region's own may be written
-        first = node.args[0] if node.args else None
-        return (name in IN_PLACE or name in ON_ELEMENTS) and isinstance(first, Node) and _fresh(first, following)
+        return (name in IN_PLACE or name in ON_ELEMENTS) and _fresh(args[0], following)
     if name == "dropout":
-        training: object = node.kwargs.get("training", (*node.args, True, True, True)[2])
-        return training is False
+        return False in (node.kwargs.get("training"), *args[2:3])
+    if name == "batch_norm":  # with kept statistics
+        return args[5:6] == [False] and args[0] in following
     return name in VIEWS or name in ON_ELEMENTS or name in KEEPING
 
 
 def _fresh(node: Node, following: Set[Node]) -> bool:
     """Whether nothing else refers to a tensor's memory: it is a product, or was computed from one, for one reader."""
-    return node in following and len(node.users) == 1 and (is_product(node) or name_of(node) in ON_ELEMENTS)
+    return (
+        node in following
+        and len(node.users) == 1
+        and (is_product(node) or name_of(node) in ON_ELEMENTS | IN_PLACE | {"batch_norm"})
+    )
 
 
 def _in_place(node: Node) -> bool:
@@ -211,12 +190,11 @@ def may_write(node: Node) -> bool:
     """Whether a call may write one of its inputs. Python's calls do not say so, except by their names."""
     if node.op not in ("call_function", "call_method"):
         return bool(node.op == "call_module")
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None:
+    if (schema := getattr(node.target, "_schema", None)) is not None:
         return bool(schema.is_mutable)
     if isinstance(node.target, (OpOverloadPacket, HigherOrderOperator)):
         return True
     name = name_of(node)
     of_torch = node.op == "call_method" or str(getattr(node.target, "__module__", "")).partition(".")[0] in _PURE
-    written = name.endswith("_") and not name.endswith("__")
-    return written or name in IN_PLACE or name == "setitem" or _in_place(node) or not of_torch
+    named_so = name in IN_PLACE or name == "setitem" or name.endswith("_") != name.endswith("__")
+    return named_so or _in_place(node) or not of_torch

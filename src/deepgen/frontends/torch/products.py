@@ -219,6 +219,7 @@ def _matrices(x: Any) -> Any:
 
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+PAIRS_ON: tuple[object, ...] = ("cuda",)
 Reads = Callable[..., "Asked | None"]
 
 
@@ -276,6 +277,11 @@ def placed(
 def _begin(tensor: Any) -> tuple[int, int]:
     """A tensor's memory and its place there, of a compiler's fake tensors too."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
+def has_pairs(tensor: Any) -> bool:
+    """Whether a tensor's device has families for pairs of products. Elsewhere the second is an operand of the first."""
+    return tensor.device.type in PAIRS_ON
 
 
 def format_of(tensor: Any) -> str:
