@@ -364,6 +364,14 @@ CASES = [
         {"flag": zeros(1, of=np.int32), "y": zeros(9, of=np.int32)},
         lambda flag, y: {"flag": flag + 9, "y": y + 1},
     ),
+    Case(
+        k.described_products,
+        (3,),
+        {"x": draw(3, 16, 32), "y": draw(3, 32, 8), "z": zeros(3, 16, 8), "P": 3},
+        lambda x, y, z, P: {"z": x @ y},
+        {"M": 16, "N": 8, "K": 32},
+        1e-5,
+    ),
     Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]
 

@@ -445,6 +445,16 @@ def described(x, y, M, N, B: tl.constexpr):
 
 
 @triton.jit
+def described_products(x, y, z, P, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    a = tl.make_tensor_descriptor(x, shape=[P, M, K], strides=[M * K, K, 1], block_shape=[1, M, K])
+    b = tl.make_tensor_descriptor(y, shape=[P, K, N], strides=[K * N, N, 1], block_shape=[1, K, N])
+    c = tl.make_tensor_descriptor(z, shape=[P, M, N], strides=[M * N, N, 1], block_shape=[1, M, N])
+    p = tl.program_id(0)
+    product = tl.dot(a.load([p, 0, 0]).reshape(M, K), b.load([p, 0, 0]).reshape(K, N))
+    c.store([p, 0, 0], product.reshape(1, M, N))
+
+
+@triton.jit
 def programs(y):
     x, y_, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     place = (z * tl.num_programs(1) + y_) * tl.num_programs(0) + x
