@@ -16,7 +16,7 @@ from deepgen import baselines, targets
 from deepgen.baselines import cutlass_dsl
 from deepgen.operators import Array, Gemm, Operator, conv2d, gemm, softmax
 from deepgen.operators.compare import compare
-from deepgen.run.measure import Contender, Task, open_runner
+from deepgen.run.measure import Contender, RunnerOptions, Task, open_runner
 from deepgen.tuning.finals import asked_for
 from deepgen.vocabulary import BadInput, Verdict
 
@@ -204,7 +204,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
 @pytest.mark.slow
 def test_baselines_race_in_the_worker_on_read_only_inputs(tmp_path: Path) -> None:
     operator = gemm(64, 64, 64, layout="nt")
-    runner = open_runner(Task(operator, X86), cache=tmp_path)
+    runner = open_runner(Task(operator, X86), RunnerOptions(cache=tmp_path))
     entries = [Contender(name) for name in names(operator)]
     results = runner.compare(entries, rounds=3, seed=0)
     assert [m.verdict for m in results] == [Verdict.CORRECT] * len(entries), [m.detail for m in results]

@@ -17,7 +17,7 @@ from faulty_family import FaultyGemm
 import deepgen as dg
 from deepgen import targets
 from deepgen.frontends.cli.processes import descendants
-from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.base import Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.toolchains import Cache, build_once
 from deepgen.tuning.study.glance import glance
@@ -113,7 +113,7 @@ def test_a_kernel_whose_worker_is_killed_is_tried_once_more(tmp_path: Path, cond
     text = f"#include <fcntl.h>\n#include <signal.h>\n#include <unistd.h>\n{killing}"
     kernel = replace(good, sources=(Source(source.name, text),))
     artifact = build_once(kernel, target, cache=Cache(tmp_path / "cache"))
-    runner = Supervisor(Task(operator, target, policy=Policy(max_samples=5)), cache=tmp_path / "cache")
+    runner = Supervisor(Task(operator, target, policy=Policy(max_samples=5)), RunnerOptions(cache=tmp_path / "cache"))
     measured = runner.measure(kernel, artifact)
     starts = runner.starts
     runner.close()
@@ -128,9 +128,9 @@ def test_what_a_killed_run_leaves_in_the_temporary_folder_goes_with_the_next(tmp
     program = """
 import sys, deepgen as dg
 from deepgen import targets
-from deepgen.run.measure.base import Task
+from deepgen.run.measure.base import RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
-runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("cpu")), cache="cache")
+runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("cpu")), RunnerOptions(cache="cache"))
 print("ready", flush=True)
 sys.stdin.read()
 runner.close()

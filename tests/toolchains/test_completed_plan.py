@@ -11,7 +11,7 @@ from build_helpers import c_kernel
 
 from deepgen.operators import gemm
 from deepgen.run.call.loaded import load
-from deepgen.run.measure import Task, open_runner
+from deepgen.run.measure import RunnerOptions, Task, open_runner
 from deepgen.targets import Cpu, Target
 from deepgen.toolchains import BuildLimits, Built, Cache, Group, make
 from deepgen.toolchains.compilers.c import CCompiler
@@ -55,7 +55,7 @@ def test_the_plan_comes_back_from_json_and_changes_no_id(kernel: Kernel, artifac
 
 
 def test_it_is_what_is_measured(kernel: Kernel, artifact: Artifact, target: Cpu, tmp_path: Path) -> None:
-    runner = open_runner(Task(OPERATOR, target), cache=tmp_path)
+    runner = open_runner(Task(OPERATOR, target), RunnerOptions(cache=tmp_path))
     try:
         assert runner.measure(kernel, artifact).ok
     finally:

@@ -15,7 +15,7 @@ import needs
 from deepgen import targets
 from deepgen.frontends.cli.main import main
 from deepgen.operators import gemm
-from deepgen.run.measure import Task, open_runner
+from deepgen.run.measure import RunnerOptions, Task, open_runner
 from deepgen.toolchains import build_once
 from deepgen.tuning import Study
 from deepgen.vocabulary import Missing
@@ -69,4 +69,6 @@ def test_a_bundle_counts_as_this_machine_does_and_its_study_goes_on_here(
 
 def test_a_machine_without_qemu_says_what_is_missing() -> None:
     with pytest.raises(Missing, match=r"qemu-riscv64.*cannot be run here.*/nowhere/qemu"):
-        open_runner(Task(OPERATOR, targets.resolve(TARGET)), toolchains={"qemu-riscv64": "/nowhere/qemu"})
+        open_runner(
+            Task(OPERATOR, targets.resolve(TARGET)), RunnerOptions(toolchains={"qemu-riscv64": "/nowhere/qemu"})
+        )

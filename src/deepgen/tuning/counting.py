@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepgen.run.counters import by_reason, events_of, missing_of, requested
-from deepgen.run.measure import open_runner
+from deepgen.run.measure import RunnerOptions, open_runner
 from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.study.journal import Journal
@@ -63,7 +63,7 @@ def count(
         uncounted = Uncounted(journal.trials())
         counted: list[Trial] = []
         missing: dict[str, str] = {}
-        runner = open_runner(task, cache=cache, toolchains=engine.toolchains)
+        runner = open_runner(task, RunnerOptions(cache=cache, toolchains=engine.toolchains))
         try:
             for trial in best:
                 kernel = study.kernel(trial)

@@ -27,6 +27,7 @@ from deepgen.extend import (
     Kernel,
     Measurement,
     Runner,
+    RunnerOptions,
     Scratch,
     Task,
     bandwidth,
@@ -177,8 +178,7 @@ class Tester:
         if arrays:
             for operator, packed in zip(task.timed, arrays, strict=True):
                 kept(scratch.path / handed.name(operator, task.seed, "normal"), packed)
-        runner = open_runner(
-            task,
+        options = RunnerOptions(
             cache=cache,
             toolchains=toolchains,
             least_seconds=least_seconds(task, peak),
@@ -186,6 +186,7 @@ class Tester:
             helpers={name: Helper(kernel, kept(scratch.path / name, binary)) for name, kernel, binary in helpers},
             arrays=scratch.path,
         )
+        runner = open_runner(task, options)
         self._benches[session] = _Bench(task, runner, peak, moved, scratch, time.monotonic())
         return self._benches[session]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deepgen.operators import Gemm
-from deepgen.run.measure.base import Helper, Policy, Task
+from deepgen.run.measure.base import Helper, Policy, RunnerOptions, Task
 from deepgen.run.measure.helpers import build_helpers
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import resolve
@@ -109,7 +109,8 @@ def supervised(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself queries a driver that it finds
         # It runs on the CPU, next to other tests, whose load would not disturb a GPU.
-        made = Supervisor(task, helpers={**built, **helpers}, retakes=_RETAKES)
+        made = Supervisor(task, RunnerOptions(helpers={**built, **helpers}))
+        made._retakes = _RETAKES
         yield made
         made.close()
 

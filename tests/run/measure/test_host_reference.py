@@ -11,7 +11,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.operators import Operator, gemm, softmax
-from deepgen.run.measure.base import Helper, Policy, Task
+from deepgen.run.measure.base import Helper, Policy, RunnerOptions, Task
 from deepgen.run.measure.helpers import built_here, helpers_for
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import host, resolve
@@ -53,7 +53,7 @@ def built(folder: Path) -> dict[str, Helper]:
 @pytest.fixture(scope="module")
 def runner(folder: Path, built: dict[str, Helper]) -> Iterator[Supervisor]:
     policy = Policy(max_samples=4, max_seconds=0.1)
-    supervisor = Supervisor(Task(OPERATOR, host.processor(), policy=policy), cache=folder, helpers=built)
+    supervisor = Supervisor(Task(OPERATOR, host.processor(), policy=policy), RunnerOptions(cache=folder, helpers=built))
     yield supervisor
     supervisor.close()
 
@@ -84,7 +84,7 @@ def test_a_doubtful_one_is_told_of_and_numpy_computes(folder: Path, built: dict[
     harmed = replace(own, sources=(source, spoilt))
     binary = Path(build_once(harmed, host.processor()).binary)
     helpers = {**built, "reference": Helper(harmed, binary)}
-    supervisor = Supervisor(Task(OPERATOR, host.processor()), cache=folder, helpers=helpers)
+    supervisor = Supervisor(Task(OPERATOR, host.processor()), RunnerOptions(cache=folder, helpers=helpers))
     try:
         verified = supervisor.verify(*kernel(), 0, "normal")
     finally:

@@ -20,7 +20,7 @@ from faulty_kernels import FAULTS, TARGET, build, kernel
 from deepgen.frontends.cli.processes import descendants
 from deepgen.operators import gemm
 from deepgen.run.measure import conditions
-from deepgen.run.measure.base import Contender, Policy, Task
+from deepgen.run.measure.base import Contender, Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.run.measure.worker_slot import DeviceSetAside
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, ScalarArg, Step, TensorArg, Verdict
@@ -186,7 +186,7 @@ def test_a_result_too_good_to_be_true_is_confirmed_in_a_fresh_worker(supervisor:
 
 
 def test_a_time_below_what_the_machine_can_do_is_not_believed() -> None:
-    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), least_seconds=100.0)
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), RunnerOptions(least_seconds=100.0))
     measured = runner.measure(*built())
     assert (measured.verdict, "machine's peak allows" in measured.detail) == (Verdict.UNSTABLE, True)
     runner.close()
@@ -204,7 +204,7 @@ def test_a_disturbed_measurement_is_taken_again(supervisor: Supervisor, monkeypa
 def test_what_takes_a_good_part_of_the_time_that_is_left_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "contaminated", lambda *_: "noise")
     spare = [1e-3]
-    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), spare=lambda: spare[0])
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), RunnerOptions(spare=lambda: spare[0]))
     good = built()
     hurried = runner.measure(*good)
     assert hurried.ok and "retaken" not in hurried.conditions and hurried.conditions["contaminated"] == "noise"
@@ -234,7 +234,7 @@ sys.path[:0] = {path!r}
 from faulty_kernels import FAULTS, TARGET, build, kernel
 from pathlib import Path
 from deepgen.run.measure import conditions
-from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.base import Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.operators import gemm
 runner = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=300.0)))
@@ -268,7 +268,9 @@ def test_no_worker_outlives_its_supervisor() -> None:
 def test_without_a_compiler_kernels_are_still_measured_and_faults_still_named(tmp_path: Path) -> None:
     """The worker's helper in C is optional: cold caches then come from streaming memory."""
     made = [built(*fault) for fault in ((), (FAULTS["segfault"].body,), (FAULTS["writes past the end"].body,))]
-    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=tmp_path, toolchains={"gcc": "/absent"})
+    runner = Supervisor(
+        Task(OPERATOR, TARGET, policy=POLICY), RunnerOptions(cache=tmp_path, toolchains={"gcc": "/absent"})
+    )
     good, crash, past = (runner.measure(*m) for m in made)
     assert good.ok
     assert good.conditions["flush"] == "stream"

@@ -9,7 +9,7 @@ from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
 from deepgen.run.measure import limits
-from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.base import Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
 
@@ -24,7 +24,7 @@ def verdicts(peaks: list[float], count: int) -> list[Verdict]:
     consumed in order.
     """
     made = kernel()
-    runner = Supervisor(TASK, least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0))
+    runner = Supervisor(TASK, RunnerOptions(least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0)))
     try:
         return [runner.measure(made, build(made)).verdict for _ in range(count)]
     finally:

@@ -16,7 +16,7 @@ from faulty_kernels import TARGET, build, kernel
 from deepgen.frontends.cli.processes import descendants
 from deepgen.operators import gemm
 from deepgen.run.measure import process
-from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.base import Policy, RunnerOptions, Task
 from deepgen.run.measure.process import WorkerProcess
 from deepgen.run.measure.supervisor import Supervisor
 
@@ -26,7 +26,7 @@ TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=3, max_samples=5
 @pytest.mark.parametrize("pause", [0.0, 0.3])
 def test_closing_at_once_leaves_nothing_behind(pause: float) -> None:
     before = set(descendants(os.getpid()))
-    runner = Supervisor(TASK, ahead=True)
+    runner = Supervisor(TASK, RunnerOptions(ahead=True))
     time.sleep(pause)
     runner.close()
     until = time.monotonic() + 60.0
@@ -82,7 +82,7 @@ def test_the_first_kernel_meets_a_prepared_worker(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(WorkerProcess, "ask", heard)
     good = kernel()
     artifact = build(good)
-    runner = Supervisor(TASK, ahead=True)
+    runner = Supervisor(TASK, RunnerOptions(ahead=True))
     try:
         assert prepared.wait(60.0)
         assert runner.measure(good, artifact).ok
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(WorkerProcess, "open", fails)
     good = kernel()
     artifact = build(good)
-    runner = Supervisor(TASK, ahead=True)
+    runner = Supervisor(TASK, RunnerOptions(ahead=True))
     try:
         with pytest.raises(Exception, match="cannot be started"):
             runner.measure(good, artifact)
@@ -129,7 +129,7 @@ def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, hel
         finally:
             events.append("let go")
 
-    runner = Supervisor(TASK, apart=lambda: apart)
+    runner = Supervisor(TASK, RunnerOptions(apart=lambda: apart))
     try:
         measured = runner.measure(own, build(own))
     finally:
@@ -148,7 +148,7 @@ def test_what_is_in_the_way_is_held_while_events_are_counted() -> None:
         yield
 
     own = kernel()
-    runner = Supervisor(TASK, apart=lambda: apart)
+    runner = Supervisor(TASK, RunnerOptions(apart=lambda: apart))
     try:
         runner.count(own, build(own), ["cycles"])
     finally:

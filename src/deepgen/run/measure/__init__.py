@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepgen.vocabulary.registry import Registry, lazy
 
 if TYPE_CHECKING:
     from deepgen.operators import Operator
-    from deepgen.run.measure.base import Apart, Contender, Helpers, Least, Policy, Runner, RunnerOptions, Task
+    from deepgen.run.measure.base import Contender, Policy, Runner, RunnerOptions, Task
     from deepgen.targets import Target
     from deepgen.toolchains import Cache
 
@@ -20,26 +18,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(__name__, {"deepgen.run.measure.base": "Contender Policy Runner RunnerOptions Task"})
 
 
-def open_runner(
-    task: Task,
-    *,
-    cache: Cache | Path | None = None,
-    toolchains: Mapping[str, str] | None = None,
-    builds_running: Callable[[], int] = lambda: 0,
-    least_seconds: Least = None,
-    least_again: Callable[[], float | None] | None = None,
-    helpers: Helpers | None = None,
-    arrays: Path | None = None,
-    ahead: bool = False,
-    spare: Callable[[], float] = lambda: inf,
-    apart: Apart = lambda: None,
-) -> Runner:
-    """The runner for the task's target; for the options see RunnerOptions."""
+def open_runner(task: Task, options: RunnerOptions | None = None) -> Runner:
+    """The runner for the task's target."""
     from deepgen.run.measure.base import RunnerOptions
 
-    passed = cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead, spare, apart
-    options = RunnerOptions(*passed)
-    return whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
+    options = options or RunnerOptions()
+    return whole(RUNNERS.get(task.target.runner)(task, options), task, options.toolchains)
 
 
 def on_device(task: Task, options: RunnerOptions) -> Runner:
@@ -48,7 +32,7 @@ def on_device(task: Task, options: RunnerOptions) -> Runner:
     from deepgen.targets import device_for
 
     device_for(task.target)  # raises if there is none
-    return Supervisor(task, **vars(options))
+    return Supervisor(task, options)
 
 
 def on_riscv(task: Task, options: RunnerOptions) -> Runner:

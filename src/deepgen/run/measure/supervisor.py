@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepgen.run.counters import Counted
 from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task, entry, row
+from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, RunnerOptions, Task, entry, row
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
@@ -30,7 +28,6 @@ from deepgen.vocabulary.measurement import IMPOSSIBLE
 
 if TYPE_CHECKING:
     from deepgen.run.counters.profiler import Profiler
-    from deepgen.run.measure.base import Apart, Helpers, Least
 
 _OTHER_SEEDS, _SPARE_CORES = 2, 4  # seeds for finals; cores with which computing answers does not delay builds
 ATTEMPTS = 3  # of a request whose worker dies although no kernel is to blame
@@ -45,48 +42,34 @@ TOO_FAST = 0.5  # times the best time: a faster result is confirmed in a fresh w
 class Supervisor:
     """Measures kernels on this machine, one at a time. `close` may be called from another thread."""
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        cache: Cache | Path | None = None,
-        toolchains: Mapping[str, str] | None = None,
-        builds_running: Callable[[], int] = lambda: 0,
-        least_seconds: Least = None,
-        least_again: Callable[[], float | None] | None = None,
-        retakes: int = RETAKES,
-        helpers: Helpers | None = None,
-        arrays: Path | None = None,
-        ahead: bool = False,
-        spare: Callable[[], float] = lambda: inf,
-        apart: Apart = lambda: None,
-    ) -> None:
-        """For the options see RunnerOptions. A time far below `least_seconds` is rejected, even if the peak is measured
-        again by `least_again`, which happens at most once per PEAK_HOLDS."""
-        self.task, self._spare, self._apart = task, spare, apart
-        self._builds_running = builds_running
-        self._floor = Floor(task, least_seconds, least_again)
-        self._retakes = retakes
+    def __init__(self, task: Task, options: RunnerOptions | None = None) -> None:
+        """A time far below `least_seconds` is rejected, even if the peak is measured again by `least_again`, which
+        happens at most once per PEAK_HOLDS."""
+        options = options or RunnerOptions()
+        self.task, self._spare, self._apart = task, options.spare, options.apart
+        self._builds_running = options.builds_running
+        self._floor = Floor(task, options.least_seconds, options.least_again)
+        self._retakes = RETAKES
         sweep()
         self._scratch = Scratch("measure")
-        self._arrays = arrays or self._scratch.path
-        self._build = partial(built_here, cache=cache, toolchains=toolchains)
-        self._helpers = helpers
+        self._arrays = options.arrays or self._scratch.path
+        self._build = partial(built_here, cache=options.cache, toolchains=options.toolchains)
+        self._helpers = options.helpers
         self._opening: dict[str, Any] = {}
         self._slot = WorkerSlot(task, self._opened_with)
         self._profiler: Profiler | None = None
         if task.target.runner == "gpu":
             from deepgen.run.counters.profiler import Profiler
 
-            self._profiler = Profiler(task, self._scratch.path, toolchains or {})
+            self._profiler = Profiler(task, self._scratch.path, options.toolchains or {})
         self._busy = 0  # disturbed measurements minus undisturbed ones
         self._printed = 0  # bytes printed in the last request
         self._streak: list[str] = []  # kernels on which the worker died, since a kernel last survived
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which the worker died
         self._good: Mapping[str, Any] | None = None  # the request of the last correct kernel
-        self._handing = handed.handing(self._arrays, cache if isinstance(cache, Cache) else None)
-        if ahead:
+        self._handing = handed.handing(self._arrays, options.cache if isinstance(options.cache, Cache) else None)
+        if options.ahead:
             self._hand_over_ahead()
             threading.Thread(target=self._prepare, name="deepgen-worker", daemon=True).start()
 

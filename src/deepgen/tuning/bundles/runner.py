@@ -18,7 +18,7 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.run.measure import conditions, open_runner
-from deepgen.run.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
+from deepgen.run.measure.base import Contender, Helper, Runner, RunnerOptions, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import results as bundle_results
@@ -138,7 +138,8 @@ def _run(job: Job, path: Path) -> int:
         _say(f"{job.task.operator.describe()} on {device}: {len(job.trials)} kernels, {len(done)} measured before")
         if len(done) < len(job.trials) or writer.so_far.finals is None:
             least = least_seconds(job.task, peak)
-            runner = open_runner(job.task, least_seconds=least, helpers=_loadable(job), arrays=job.arrays)
+            options = RunnerOptions(least_seconds=least, helpers=_loadable(job), arrays=job.arrays)
+            runner = open_runner(job.task, options)
             try:
                 _measure_all(job, runner, writer, done, device)
                 _hold_finals(job, runner, writer, done, peak)

@@ -88,7 +88,7 @@ class BaselineRace:
         self._supervisor.close()
 
     def _open(self) -> None:
-        self._supervisor = Supervisor(self._task, **vars(self._options))
+        self._supervisor = Supervisor(self._task, self._options)
         self._runner = whole(self._supervisor, self._task, self._options.toolchains)
 
     def _when_begun(self) -> AbstractContextManager[object]:

@@ -105,7 +105,7 @@ class LocalSession:
             spare=lambda: self.until - time.monotonic(),
             apart=self._apart,
         )
-        self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
+        self._runner = open_runner(task, replace(self._options, ahead=True))
         self._race: BaselineRace | None = None  # set once there are baselines to race
         self._gave_up = False  # loading them there; those that loaded in time race in the search's worker
         self._measured = threading.Event()  # set once a first trial was measured
