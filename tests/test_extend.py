@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 import deepgen
 from deepgen import extend
+from deepgen.targets import Target
 
 
 @pytest.mark.parametrize("module", [deepgen, extend])
@@ -41,3 +43,16 @@ def test_what_is_imported_is_what_types_are_checked_with() -> None:
     loaded = dict(extend._WHERE)
     loaded |= {name: tuple(module.rsplit(".", 1)) for name, module in extend._MODULES.items()}
     assert loaded == places and set(extend.__all__) == set(places)
+
+
+@dataclass(frozen=True)
+class Board(Target):
+    """A target of a plug-in, with a fact that JSON does not have."""
+
+    lanes: frozenset[int] = field(default=frozenset(), metadata=extend.coded(read=frozenset, write=sorted))
+
+
+def test_facts_of_a_plug_ins_target_may_have_forms_of_their_own() -> None:
+    board = Board("board:one", frozenset({4, 2}))
+    assert board.to_json() == {"name": "board:one", "lanes": [2, 4]}
+    assert Board.from_json(board.to_json()) == board

@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.search import DEFAULT as DEFAULT_STRATEGY, make as make_strategy, settle as settle_options
     from deepgen.tuning.search.recorded import read as read_recorded
     from deepgen.vocabulary import JsonObject
-    from deepgen.vocabulary.codec import Serializable
+    from deepgen.vocabulary.codec import Serializable, coded
     from deepgen.vocabulary.dtypes import our_name
 
 # The same at run time: module -> names; `name=other` is exported as `other`. Imported on first use: an operator does
@@ -189,7 +189,7 @@ _NAMES = {
         "Artifact BadInput DeepgenError DescriptorArg Json JsonObject Kernel LaunchPlan Measurement Missing ScalarArg "
         "Source Step TensorArg Trial Verdict WorkspaceArg completed digest dtype"
     ),
-    "deepgen.vocabulary.codec": "Serializable",
+    "deepgen.vocabulary.codec": "Serializable coded",
     "deepgen.vocabulary.dtypes": "narrow our_name widen",
     "deepgen.vocabulary.errors": "install_extra",
     "deepgen.vocabulary.folders": "Scratch appending sweep user_folder",
@@ -223,8 +223,8 @@ __all__ = [  # noqa: RUF022
     "Source", "Space", "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg",
     "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict",
     "WAYS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "appending", "bandwidth", "baselines",
-    "build_once", "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const", "counted",
-    "cut", "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype", "explain",
+    "build_once", "bytes_text", "checked_description", "clock", "coded", "compare", "completed", "console", "const",
+    "counted", "cut", "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype", "explain",
     "file_mark", "foreign", "formats", "generator_by_name", "handed", "helpers_for", "host", "implies", "install_extra",
     "knob_ref", "labelled", "launch", "least_seconds", "least_work", "lend", "live", "load", "lock", "make_artifact",
     "make_strategy", "maximum", "member_of", "metadata_files", "names_in", "narrow", "note", "open_runner", "options",
