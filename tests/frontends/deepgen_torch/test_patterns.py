@@ -128,6 +128,21 @@ def test_a_gated_layer_is_one_operator_where_there_are_kernels_for_pairs(
     assert [part.describe() for part in work.work.tunable() if part.describe().startswith("gemm")] == operators
 
 
+def test_tensors_that_begin_at_one_place_in_a_call_may_not_in_the_next() -> None:
+    """What was added to a product had been multiplied instead."""
+    weight, x, added = torch.randn(HIDDEN, HIDDEN), torch.randn(7, HIDDEN), torch.randn(7, HIDDEN)
+
+    class Added(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, more: Any) -> Any:
+            return F.gelu(F.linear(x, weight) + more)
+
+    model = Added()
+    want = model(x, x), model(x, added)
+    with torch.no_grad():
+        dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
+        torch.testing.assert_close((model(x, x.detach()), model(x, added)), want)
+
+
 def test_what_is_read_elsewhere_is_no_pattern() -> None:
     x, w = torch.randn(9, HIDDEN), torch.randn(HIDDEN, HIDDEN)
 

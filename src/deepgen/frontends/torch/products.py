@@ -266,8 +266,12 @@ def placed(
     dtype: Any,
     strides: tuple[int, ...] | None = None,
 ) -> Asked | None:
-    """What several calls compute together from `args`; None if a tensor does not begin where one of these does."""
-    begins = {_begin(arg): place for place, arg in enumerate(args)}
+    """What several calls compute together from `args`; None if a tensor does not begin where one of these does, or if
+    two of these begin at one place: in the next call they may not.
+    """
+    begins: dict[tuple[int, int], int] = {}
+    if any(args[begins.setdefault(_begin(arg), place)] is not arg for place, arg in enumerate(args)):
+        return None
     places = [begins.get(_begin(tensor)) for tensor in tensors]
     if any(place is None or args[place].dtype != one.dtype for place, one in zip(places, tensors, strict=True)):
         return None
