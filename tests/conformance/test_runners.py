@@ -11,7 +11,7 @@ import needs
 from deepgen import targets
 from deepgen.kernels.sim import SimTiles
 from deepgen.operators import gemm
-from deepgen.run.measure import Policy, Task, open_runner
+from deepgen.run.measure import Policy, RunnerOptions, Task, open_runner
 from deepgen.targets import Sim, Target
 from deepgen.targets.sim import fault
 from deepgen.testing import RunnerCase, RunnerSuite
@@ -72,7 +72,7 @@ def _loops(cache: Path, target: Target, *, fewer: bool = False) -> RunnerCase:
         kernel = Kernel("loops", "c", (source,), ("-O2",), LaunchPlan((Step("gemm", args),)))
         return kernel, build_once(kernel, target, cache=Cache(cache))
 
-    runner = open_runner(Task(OPERATOR, target, policy=POLICY), cache=cache)
+    runner = open_runner(Task(OPERATOR, target, policy=POLICY), RunnerOptions(cache=cache))
     count = 2 if fewer else 3
     return RunnerCase(runner, OPERATOR, POLICY, [made(b) for b in bodies[:count]], [made(b) for b in faults[:count]])
 
