@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import deepgen as dg
 from deepgen import operators
 from deepgen.libraries.entry import is_resized
 from deepgen.operators import Conv2d, TensorFacts, conv2d
@@ -194,3 +195,9 @@ def test_sizes_come_from_a_calls_arrays_and_what_does_not_fit_is_named() -> None
     ):
         with pytest.raises(BadInput, match=says):
             op.bind({**given, name: TensorFacts(shape, "f32")})
+
+
+def test_the_work_of_a_huge_image_is_counted_without_its_rows() -> None:
+    """A size in a file of somebody else may be any number; a list of its rows would take 32 GiB."""
+    op = dg.operator("conv2d", N=1, H=1 << 32, W=8, CI=1, CO=1, k=3, pad=1)
+    assert op.work().flops == 2 * (3 * (1 << 32) - 2) * 22

@@ -205,27 +205,26 @@ class Conv2d(Operator):
 
     def work(self) -> Work:
         """Counts products with real pixels, and pixels that are needed: a stride larger than k skips some."""
-        import numpy as np
-
         of, _, out = self.dtypes
-        rows, columns = self._taps(0, self.h, self.out_h), self._taps(1, self.w, self.out_w)
-        products = self.n * self.ci * self.co * rows.size * columns.size
-        met = [int(np.count_nonzero(np.bincount(places))) for places in (rows, columns)]
-        pixels = self.n * self.ci * met[0] * met[1]
+        rows, rows_met = self._taps(0, self.h, self.out_h)
+        columns, columns_met = self._taps(1, self.w, self.out_w)
+        products = self.n * self.ci * self.co * rows * columns
+        pixels = self.n * self.ci * rows_met * columns_met
         return Work(
             {self.dtype: 2 * products},
             read=(pixels + self.reduced * self.co) * of.bytes,
             written=self.n * self.out_h * self.out_w * self.co * out.bytes,
         )
 
-    def _taps(self, side: int, size: int, outputs: int) -> Array:
-        """The image rows (or columns) that the filter touches, one for each output and row of the filter."""
-        import numpy as np
-
-        first = np.arange(outputs) * self.strides[side] - self.pads[side]
-        places = np.add.outer(first, np.arange(self.kernel[side]))
-        real: Array = places[(places >= 0) & (places < size)]
-        return real
+    def _taps(self, side: int, size: int, outputs: int) -> tuple[int, int]:
+        """How often the filter touches rows (or columns) of the image, and how many it touches at all."""
+        stride, pad, kernel = self.strides[side], self.pads[side], self.kernel[side]
+        touches = 0
+        for tap in range(kernel):  # the outputs for which this row of the filter lies within the image
+            first, last = max(0, -((tap - pad) // stride)), min(outputs - 1, (size - 1 + pad - tap) // stride)
+            touches += max(0, last - first + 1)
+        # Filters that do not overlap touch a row once; others leave none out.
+        return touches, touches if kernel <= stride else min(size, (outputs - 1) * stride - pad + kernel)
 
     def probes(self) -> tuple[str, ...]:
         return super().probes() if self.dtypes[0].integer else _PROBES
