@@ -104,7 +104,6 @@ def exchange(graph: Any, router: Router) -> None:
     if not _in_python():
         return
     exchange_regions(graph, router, partial(_pays, router))
-    exchange_regions(graph, router, partial(_pays, router))
     for node in [*graph.nodes]:
         if node.op != "call_function":
             continue
