@@ -105,6 +105,7 @@ def configs(expression: Expression, name: str, count: int) -> Iterator[tuple[Exp
         ("x86:avx512", cases.softmax(3, 20)),
         ("arm:neon_dot", cases.gemm(5, 8, 12, "i8")),
         ("x86:amx", cases.gemm(17, 20, 68, "i8")),
+        ("x86:amx", dg.gemm(23, 17, 40, dtype="bf16").expression()),  # padded to 24 rows
         ("cuda:sm_90a", cases.gemm(33, 16, 32, "f16")),
         ("cuda:sm_90a", cases.scan((2, 3, 24), 2)),
         ("cuda:sm_80", cases.layer_norm(3, 40)),

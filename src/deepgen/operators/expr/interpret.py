@@ -347,7 +347,9 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
             results[name] = Answer(values)
             continue
         product = plain_contraction(expression, name)
-        scale = done.held[name].error if product is None else done.sizes[product.stage.name]
+        # Sums may have been padded, with rows that no result reads.
+        own = tuple(map(slice, values.shape))
+        scale = done.held[name].error if product is None else done.sizes[product.stage.name][own]
         results[name] = Answer(values, finite_scale(scale, values, wide=of.name == "f64"))
     return results
 
