@@ -6,7 +6,7 @@ from random import Random
 
 from schedules import Scheduling
 
-from deepgen.compiler.passes.ir import Program
+from deepgen.compiler.passes.ir import For, Program, Stmt, children
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
@@ -23,6 +23,7 @@ from deepgen.vocabulary.errors import BadInput
 
 _THREADS = ("thread.x", "thread.x", "thread.y", "thread.z")
 _BLOCKS = ("block.x", "block.y")
+MOST_ITERATIONS = 1 << 12  # of a thread: the interpreter runs those with barriers in them one after the other
 
 
 class _GpuScheduling(Scheduling):
@@ -72,12 +73,20 @@ def _random_steps(expression: Expression, random: Random) -> Schedule:
     return tuple(made.steps)
 
 
+def _iterations(statement: Stmt) -> int:
+    """Of all loops of a thread together."""
+    inside = sum(map(_iterations, children(statement))) or 1
+    return inside * statement.extent if isinstance(statement, For) else inside
+
+
 def random_program(expression: Expression, random: Random, warp: int = 32) -> tuple[Schedule, Program]:
-    """Programs that are refused only once all steps are known are redrawn."""
+    """Programs that are refused only once all steps are known are redrawn, and those of too many iterations."""
     for _ in range(100):
         steps = _random_steps(expression, random)
         try:
-            return steps, lower(expression, steps, warp=warp)
+            program = lower(expression, steps, warp=warp)
         except BadInput:
             continue
+        if all(_iterations(part.body) <= MOST_ITERATIONS for launch in program.launches for part in launch.parts):
+            return steps, program
     return (), lower(expression, (), warp=warp)

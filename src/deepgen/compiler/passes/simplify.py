@@ -23,6 +23,7 @@ from deepgen.compiler.passes.ir import (
     walk,
     with_children,
     with_indices_in,
+    with_value,
 )
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import BOUND, SERIAL, UNROLL
@@ -44,7 +45,7 @@ def simplified(statement: Stmt, bounds: IndexBounds) -> Stmt:
     if isinstance(statement, Store):
         indices, value = tuple(map(bounds.simple, statement.indices)), _value(statement.value, bounds)
         same = value is statement.value and indices == statement.indices
-        return statement if same else replace(statement, indices=indices, value=value)
+        return statement if same else with_value(statement, indices, value)
     if isinstance(statement, Call):
         return with_indices_in(statement, bounds.simple)
     if isinstance(statement, Alloc):

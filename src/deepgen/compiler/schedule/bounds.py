@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
+from typing import TypeAlias
 
 from deepgen.operators.expr.facts import as_index
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index, summed
 from deepgen.operators.expr.nodes import Compare, Logic, Value
+
+Terms: TypeAlias = "tuple[tuple[Atom, int], ...]"
 
 
 @dataclass(frozen=True)
 class IndexBounds:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     facts: tuple[Index, ...] = ()
-    simplest: dict[Index, Index] = field(default_factory=dict, compare=False, repr=False)  # found so far in the ranges
+    simplest: dict[Terms, Index] = field(default_factory=dict, compare=False, repr=False)  # so far, without constants
 
     def inside(self, variable: str, extent: int) -> IndexBounds:
         return self.between(variable, 0, extent)
@@ -46,10 +49,9 @@ class IndexBounds:
         """An equal index without quotients and remainders whose values follow from the ranges."""
         if all(isinstance(atom, Iter) and self._runs(atom) for atom, _ in of.terms):
             return of
-        if of not in self.simplest:
-            parts = ((self._atom(atom), times) for atom, times in of.terms)
-            self.simplest[of] = self._joined(summed(parts, of.constant))
-        return self.simplest[of]
+        if of.terms not in self.simplest:
+            self.simplest[of.terms] = self._joined(summed((self._atom(atom), times) for atom, times in of.terms))
+        return self.simplest[of.terms] + of.constant
 
     def _runs(self, atom: Iter) -> bool:
         low, high = self.ranges.get(atom.name, (0, 1))
