@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 LOG = Path(__file__).with_name("measured.jsonl")
-MODULE = "deepgen.run.measure.runners"
+MODULE = "deepgen.run.measure.sim"
 
 
 class Hook(importlib.abc.MetaPathFinder):

@@ -13,7 +13,7 @@ import pytest
 from build_helpers import alive, until
 
 from deepgen.toolchains import BuildLimits, Group
-from deepgen.toolchains.process import End, Finished, run
+from deepgen.toolchains.process import End, Finished, run_resident
 
 # Executes the Python it is sent, and replies like a compiler.
 PROGRAM = r"""
@@ -32,7 +32,7 @@ SPIN = "end = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
 
 def ask(text: str, folder: Path, group: Group, code: int = 0, **limits: float) -> Finished:
     command = (sys.executable, "-I", "-S", "-c", PROGRAM)
-    return run(command, (text, str(code)), folder=folder, limits=BuildLimits(**limits), group=group)  # type: ignore[arg-type]
+    return run_resident(command, (text, str(code)), folder=folder, limits=BuildLimits(**limits), group=group)  # type: ignore[arg-type]
 
 
 def test_one_process_does_many_builds_each_in_its_folder(tmp_path: Path, group: Group) -> None:

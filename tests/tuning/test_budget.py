@@ -20,7 +20,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.operators import Answer, Array, Gemm
 from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.runners import SimRunner
+from deepgen.run.measure.sim import SimRunner
 from deepgen.targets.host import usable_cores
 from deepgen.tuning import costs, progress
 from deepgen.tuning.costs import ASSUMED, StepCosts

@@ -15,7 +15,7 @@ import pytest
 import deepgen as dg
 from deepgen import targets
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.runners import SimRunner
+from deepgen.run.measure.sim import SimRunner
 from deepgen.toolchains.base import BuildError
 from deepgen.toolchains.compilers.sim import SimToolchain
 from deepgen.tuning.engines import LocalEngine, Outcome

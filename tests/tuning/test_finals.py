@@ -22,7 +22,7 @@ from deepgen import baselines, targets
 from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import Ratio
-from deepgen.run.measure.runners import SimRunner
+from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import reuse
 from deepgen.tuning.finals import race as finals_race
 from deepgen.tuning.finals import run_finals

@@ -92,7 +92,7 @@ def test_compiled_code_calls_kernels_without_a_break() -> None:
         with dt.use(Everything(kinds=("gemm",)), race=False) as used:
             found = torch.compile(model, fullgraph=True)(x)
         assert [met.operator.describe() for met in used.met if met.ours] == [
-            "gemm f32 nt 20x16x24 bias",
+            "gemm f32 nt 20x16x24 relu bias",
             "gemm f32 nt 20x8x16",
         ]
         torch.testing.assert_close(found, want)

@@ -33,7 +33,7 @@ Plots = Annotated[
 def analyze(
     study: options.StudyName, threshold: Threshold = 0.5, plots: Plots = None, as_json: options.AsJson = False
 ) -> None:
-    """Find what explains the time: hardware counters, build statistics, knobs."""
+    """Find what explains the time: knobs, counters, build statistics."""
     if plots is not None:
         check_libraries()
     opened = studies.open_study(study, settings.load())

@@ -39,9 +39,10 @@ def bench(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time a model in eager and compiled torch, with and without a library's kernels, interleaved.
+    """Time a torch model with and without a library's kernels.
 
-    Slowdowns caused by the library are reported (`warning` in --json); the exit code is 0 whenever the model was timed.
+    It runs eagerly and compiled, in interleaved rounds. Slowdowns caused by the library are reported (`warning` in
+    --json); the exit code is 0 whenever the model was timed.
     """
     make = _function(model)
     kernels = opened(library, create=True, trust=trust)  # a library that does not exist also has no kernels

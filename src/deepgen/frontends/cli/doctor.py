@@ -156,7 +156,10 @@ Revoke = Annotated[bool, typer.Option("--revoke", help="Revoke the permission.")
 
 
 def allow(folder: Folder = Path(), revoke: Revoke = False, as_json: options.AsJson = False) -> None:
-    """Allow the programs that a project's deepgen.toml names to run, until the file changes."""
+    """Allow a project's deepgen.toml to name programs that are run.
+
+    That holds until the file changes.
+    """
     path = settings.project_file(folder)
     if path is None:
         raise BadInput(f"{shown(folder)} has no {settings.FILE_NAME}", allowed="the folder of a project that has one")

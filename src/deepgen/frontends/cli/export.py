@@ -67,7 +67,7 @@ def export(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the best configs in another format, or all trials as a table or T4."""
+    """Write the best configs or all trials in another format."""
     table = as_csv or as_perf_stats
     if [as_space, as_config, as_results is not None, as_csv, as_perf_stats, as_t4].count(True) != 1:
         raise BadInput("export needs an output format", allowed=_FORMS)

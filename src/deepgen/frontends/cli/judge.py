@@ -56,10 +56,10 @@ def judge(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Verify one kernel as thoroughly as a winner, and report its properties.
+    """Verify one kernel as thoroughly as a winner.
 
-    The inputs are drawn from a fresh seed, which is printed; --seed repeats a judgement. The exit code is 0 where the
-    kernel is correct, 1 where it is wrong, 2 where it could not be judged.
+    Its properties are reported, too. The inputs are drawn from a fresh seed, which is printed; --seed repeats a
+    judgement. The exit code is 0 where the kernel is correct, 1 where it is wrong, 2 where it could not be judged.
     """
     try:
         result = _judged(words, config, rank, trial, values, trust=trust)

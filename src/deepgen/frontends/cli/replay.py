@@ -51,7 +51,10 @@ def replay(
     option: StrategyOption = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score a strategy on a recorded space: best possible time / best time found within the budget."""
+    """Score a search strategy on a recorded space, without hardware.
+
+    The score is the best possible time, divided by the best time that is found within the budget.
+    """
     settled = search.settle(strategy, parse_options(option or []))
     space = read(recorded)
     history = [read(path).past for path in learn_from or []]

@@ -72,7 +72,10 @@ def show(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a study's result, or a trial's source, assembly or schedule; or what a file would tune."""
+    """Show a study's result, or one trial: source, assembly, loops.
+
+    Of a file, show what `tune` would do with it.
+    """
     # Imported here: `top` does not need it.
     from deepgen.frontends.cli.build import assembly_of_trial
 

@@ -63,7 +63,10 @@ def space(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Count and describe the search space of an operator on a target, or of a file."""
+    """Count and describe a search space.
+
+    It is that of an operator on a target, or of a file.
+    """
     from deepgen.frontends.cli.output import print_json
 
     import_numpy()

@@ -42,7 +42,7 @@ def on_riscv(task: Task, options: RunnerOptions) -> Runner:
 
 
 def simulated(task: Task, options: RunnerOptions) -> Runner:
-    from deepgen.run.measure.runners import SimRunner
+    from deepgen.run.measure.sim import SimRunner
 
     return SimRunner(task)
 
