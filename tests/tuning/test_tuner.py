@@ -271,11 +271,13 @@ def duel(out: Path, gap: float, seed: int) -> dict[str, object]:
     return {"right": chosen == seed % 2, "tie": bool(finals.ties), "chosen": chosen}
 
 
+@pytest.mark.quiet  # races have few rounds where a loaded machine leaves them little time: 10 decide 93% of ties
 def test_a_gap_of_three_percent_is_decided_rightly(tmp_path: Path) -> None:
     results = [duel(tmp_path, 0.03, seed) for seed in range(DUELS)]
     assert sum(bool(r["right"]) for r in results) >= 0.95 * DUELS
 
 
+@pytest.mark.quiet
 def test_equals_tie_and_the_choice_among_them_is_always_the_same(tmp_path: Path) -> None:
     results = [duel(tmp_path, 0.0, seed) for seed in range(DUELS)]
     assert sum(bool(r["tie"]) for r in results) >= 0.9 * DUELS
