@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deepgen.run.call.plans import scalar
 from deepgen.run.measure import endurance
-from deepgen.run.measure.endurance import Held, at_once, exit_handlers, repeated
+from deepgen.run.measure.endurance import Held, at_once, exit_handlers, keeps_data, repeated
 from deepgen.vocabulary import BadInput, ScalarArg
 
 MIB = 1 << 20
@@ -83,6 +85,27 @@ def test_exit_handlers_of_a_library_are_counted(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, library], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "1", "0"]
     assert exit_handlers(str(library)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("static float kept[99]; void run(float x) { kept[7] = x; }", "each call changes its static data"),
+        ("static float table[99]; void run(float x) { (void)x; table[7] = 3; }", None),  # initialised by the first call
+        ("void run(float x) { volatile float y = x; (void)y; }", None),
+    ],
+)
+def test_static_data_that_calls_change_is_seen_without_any_overlap(
+    tmp_path: Path, text: str, wrong: str | None
+) -> None:
+    library = str(tmp_path.resolve() / "kept.so")
+    source = tmp_path / "kept.c"
+    source.write_text(text)
+    subprocess.run([shutil.which("cc") or "gcc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
+    run = ctypes.CDLL(library).run
+    run.restype = None
+    assert keeps_data(library, [partial(run, ctypes.c_float(x)) for x in (1.0, 2.0)]) == wrong
+    assert keeps_data(library, [lambda: "y[0] is 1"]) == "y[0] is 1"
 
 
 def test_a_number_that_an_integer_does_not_hold_is_refused() -> None:

@@ -110,6 +110,16 @@ class NativeKernel:
             kept[arg.name] = _allocate(arg, max(size, 2 * before))
         return kept[arg.name][:size]
 
+    @property
+    def path(self) -> str:
+        """Of its library, as the system names it."""
+        return os.path.realpath(self._library._name)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it has threads of ours (see x86_pool.h)."""
+        return hasattr(self._library, _LENT)
+
     def run_on(self, parallel: int) -> bool:
         """Run the kernel's work on the host's threads from now on, with the function at this address (see x86_pool.h).
 
@@ -303,6 +313,7 @@ def _parallel(torch: Any) -> int | None:
     return None
 
 
+_LENT = "deepgen_set_parallel"
 _borrowers: list[ctypes.CDLL] = []  # libraries stay loaded
 
 
@@ -311,7 +322,7 @@ def lend(library: ctypes.CDLL, parallel: int) -> bool:
 
     A forked child has none of the threads that OpenMP would wait for, so there the library uses its own again.
     """
-    if not hasattr(library, "deepgen_set_parallel"):
+    if not hasattr(library, _LENT):
         return False
     library.deepgen_set_parallel(ctypes.c_void_p(parallel))
     _borrowers.append(library)

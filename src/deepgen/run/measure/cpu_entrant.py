@@ -21,7 +21,7 @@ from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Bench, Rejected, Right, look_for_damage, poison
 from deepgen.run.measure.channel import WorkerStage
-from deepgen.run.measure.endurance import LANE_CALLS, LANES, at_once
+from deepgen.run.measure.endurance import LANE_CALLS, LANES, at_once, keeps_data
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.guarded import Guarded
 from deepgen.run.measure.harness import Harness, StepKind, Steps
@@ -29,6 +29,9 @@ from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: warming up, timed, and its most runs
+# Short kernels are called several times in a row by concurrent threads: else these spend most of their time in Python,
+# where only one runs, and the calls seldom overlap.
+_LANE_SECONDS, _LANE_RUNS = 5e-4, 200
 # Input sizes up to which they are compared after every run, and after timed runs too: comparing takes as long as a
 # quick kernel. Larger inputs are rewritten for each contender.
 _COMPARED_BYTES, _COMPARED_IF_TIMED = 32 << 20, 1 << 20
@@ -163,7 +166,9 @@ class CpuEntrant(Entrant):
         limit = LANE_CALLS * self.run_limit
         with self._stage(WorkerStage.THREADS, limit):
             lanes = [self._lane(place, self._native) for place in range(LANES)]
-            return at_once(lanes, self.around.task.policy.calls_seconds)
+            # Threads of ours have static data, which a lock guards.
+            kept = None if self._native.has_threads else keeps_data(self._native.path, lanes)
+            return kept or at_once(lanes, self.around.task.policy.calls_seconds)
 
     def _lane(self, place: int, native: NativeKernel) -> Callable[[], str | None]:
         """Calls of one thread: with memory of its own, and other inputs than the next thread's."""
@@ -177,10 +182,17 @@ class CpuEntrant(Entrant):
             bound.prepare()
         carry_out = self.around.harness.do
         before = Steps(_refills(operator.tensors(), arrays, chosen.inputs))
+        burst = 1
 
         def call() -> str | None:
+            nonlocal burst
             carry_out(before)
-            bound.run()  # the closure keeps the workspaces alive
+            started = time.perf_counter()
+            for _ in range(burst):
+                bound.run()  # the closure keeps the workspaces alive
+            if not bench.accumulates:
+                seconds = (time.perf_counter() - started) / burst
+                burst = max(1, min(_LANE_RUNS, int(_LANE_SECONDS / seconds)))
             return bench.flaw(chosen, arrays)
 
         return call

@@ -6,8 +6,10 @@ Each result is compared, and resources that may grow with the calls are counted:
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +20,8 @@ from pathlib import Path
 CALLS = 2000
 FEWEST = 8
 LANES, LANE_CALLS = 4, 2000  # concurrent threads; calls of each
+_SWITCH_SECONDS = 2e-4  # how long another thread of Python keeps one waiting
+_STATIC = 64 << 20  # bytes of a library's data that are compared
 WORN_CALLS, WORN_SHARE = 1000, 0.25  # of each contender before it is timed in a race; share of `calls_seconds`
 _PATIENCE = 4.0  # factor on the seconds for the limit in wall-clock time
 _EVERY = 64  # calls between counts, and before the first
@@ -91,6 +95,34 @@ def repeated(call: Callable[[], object], seconds: float, most: int = CALLS) -> s
     return None
 
 
+def keeps_data(library: str, calls: Sequence[Callable[[], str | None]]) -> str | None:
+    """What is wrong if calls on different inputs change the library's static data, in words.
+
+    Short calls of threads seldom overlap where cores are few or busy, so this is looked for by itself.
+    """
+    for call in (*calls, calls[0]):  # whatever the first calls initialise is not counted
+        if (wrong := call()) is not None:
+            return wrong
+    seen = set()
+    for call in calls:
+        if (wrong := call()) is not None:
+            return wrong
+        seen.add(_static_data(library))
+    return "each call changes its static data" if len(seen) > 1 else None
+
+
+def _static_data(library: str) -> bytes:
+    """A digest of a loaded library's writable data."""
+    digest = hashlib.blake2b(digest_size=16)
+    after = ""
+    for low, high, rights, path in map(_mapped, Path("/proc/self/maps").read_text().splitlines()):
+        own = path == library or (not path and after == library)  # the zero-initialised data follow
+        if own and rights.startswith("rw"):
+            digest.update((ctypes.c_char * min(high - low, _STATIC)).from_address(low))
+        after = library if own else ""
+    return digest.digest()
+
+
 def at_once(lanes: Sequence[Callable[[], str | None]], seconds: float) -> str | None:
     """Call from separate threads, each as often as time allows. Returns the first error, in words."""
     wrong: list[str] = []
@@ -112,10 +144,15 @@ def at_once(lanes: Sequence[Callable[[], str | None]], seconds: float) -> str | 
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)  # else a thread that is ready to call waits for 5 ms
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
     if errors:
         raise errors[0]
     return wrong[0] if wrong else None
