@@ -16,7 +16,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Calls": ("call_costs", "torch_calls"),
     "Search": ("search", "record"),
-    "Are results right?": ("device_check", "sanitize", "judgement", "tolerance", "triton_suite"),
+    "Are results right?": ("device_check", "sanitize", "judgement", "judge_cost", "tolerance", "triton_suite"),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": ("first_seconds", "compile_speed", "times_before_after"),
     "The README": ("readme_results", "readme_terminal"),
