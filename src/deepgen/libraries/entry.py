@@ -132,6 +132,35 @@ def is_related(like: Operator, wanted: Operator) -> bool:
 
 
 @dataclass(frozen=True)
+class DecidedKernel(Serializable):
+    """A kernel for a shape of a recorded model, and whether the model as a whole is faster with it."""
+
+    operator: Operator = field(metadata=_OPERATOR)
+    kernel_id: str = field(metadata=coded(key="kernel"))
+    serves: bool
+
+
+@dataclass(frozen=True)
+class ModelTimes(Serializable):
+    """What serves a recorded model in one form, such as eager or compiled: decided by the time of its calls together.
+
+    It holds for these kernels on this kind of device, with as many threads of the framework's.
+    """
+
+    model: str  # a digest of its calls
+    form: str
+    device: str
+    threads: int | None  # None on a GPU
+    seconds: float = field(metadata=_POSITIVE)  # with the kernels that serve
+    without: float = field(metadata=_POSITIVE)
+    kernels: tuple[DecidedKernel, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.form}-{digest([self.model, self.device, self.threads], 8)}"
+
+
+@dataclass(frozen=True)
 class Times(Serializable):
     """Medians of one comparison. Kernels are identified by their ids, so the times hold for exactly these kernels."""
 

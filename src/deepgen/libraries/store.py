@@ -3,6 +3,7 @@
 format            "deepgen library 1"
 entries/NAME/     the kernel's sources, definition and binary as in a study's winner, and the entry as about.json
 times/NAME.json   kernels and baselines timed side by side at one shape
+models/NAME.json  kernels that serve a recorded model in one form, by the time of all its calls
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from deepgen.libraries.entry import Entry, Times
+from deepgen.libraries.entry import Entry, ModelTimes, Times
 from deepgen.tuning.study import lock, trust
 from deepgen.tuning.study.winner import ABOUT, Stored, stored_winner, write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, foreign
 from deepgen.vocabulary.folders import remove_tree
 
-FORMAT, ENTRIES, TIMES, LOCK = "format", "entries", "times", "lock"
+FORMAT, ENTRIES, TIMES, MODELS, LOCK = "format", "entries", "times", "models", "lock"
 _KIND, _VERSION = "deepgen library", 1
+T = TypeVar("T", Times, ModelTimes)
 _MOST_ENTRY = 1 << 20  # maximum size of an entry's own file in bytes
 _NEW, _OLD = ".new", ".old"  # an entry being written, and the one it replaces
 _WAIT_SECONDS, _GLANCE_SECONDS = 10.0, 0.1  # for another process that is changing the library
@@ -38,6 +40,7 @@ class LibraryContent:
     entries: Mapping[str, Entry]
     damaged: Mapping[str, str]
     times: tuple[Times, ...]
+    models: tuple[ModelTimes, ...] = ()
     # What choices compute again and again from it: the errors of predictions, and kernels' times by their models.
     computed: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -89,7 +92,7 @@ class LibraryStore:
                 raise DeepgenError(f"{what}: try again later")
             time.sleep(_GLANCE_SECONDS)
         with held:
-            for name in (ENTRIES, TIMES):
+            for name in (ENTRIES, TIMES, MODELS):
                 if (self.folder / name).is_symlink():  # removals there would hit files outside the library
                     raise BadInput(
                         "is a link", where=str(self.folder / name), allowed="must be a folder inside the library"
@@ -108,14 +111,8 @@ class LibraryStore:
                 entries[folder.name] = self._entry(folder)
             except DeepgenError as error:
                 damaged[folder.name] = str(error)
-        times = []
-        for path in self._inside(TIMES):
-            try:
-                with foreign.shaped(str(path), "holds no times"):
-                    times.append(Times.from_json(foreign.read_json(path, most=_MOST_ENTRY, plain=True)))
-            except DeepgenError as error:
-                damaged[f"{TIMES}/{path.name}"] = str(error)
-        return LibraryContent(entries, damaged, tuple(times))
+        times, models = self._times(TIMES, Times, damaged), self._times(MODELS, ModelTimes, damaged)
+        return LibraryContent(entries, damaged, times, models)
 
     def stored(self, entry: Entry, *, trusted: bool) -> Stored:
         """The kernel of an entry with its binary, which is verified first. Raises DeepgenError with a clear message."""
@@ -139,16 +136,25 @@ class LibraryStore:
         shutil.copytree(other.folder / ENTRIES / name, fresh, ignore=_links)
         self._put(name)
 
-    def write_times(self, times: Times) -> None:
-        folder = self.folder / TIMES
-        folder.mkdir(exist_ok=True)
-        fresh = folder / f".{times.name}.new"
+    def add_times(self, content: LibraryContent) -> None:
+        """The times of another library that this one lacks."""
+        every: list[Times | ModelTimes] = [*content.times, *content.models]
+        for times in every:
+            if not self._file_of(times).exists():
+                self.write_times(times)
+
+    def write_times(self, times: Times | ModelTimes) -> None:
+        path = self._file_of(times)
+        path.parent.mkdir(exist_ok=True)
+        fresh = path.with_name(f".{times.name}.new")
         fresh.write_text(json.dumps(times.to_json(), indent=1))
-        fresh.replace(folder / f"{times.name}.json")
+        fresh.replace(path)
+
+    def _file_of(self, times: Times | ModelTimes) -> Path:
+        return self.folder / (TIMES if isinstance(times, Times) else MODELS) / f"{times.name}.json"
 
     def remove(self, name: str) -> None:
-        path = self.folder / (name if name.startswith(f"{TIMES}/") else f"{ENTRIES}/{name}")
-        remove_tree(path)
+        remove_tree(self.folder / (name if name.startswith((f"{TIMES}/", f"{MODELS}/")) else f"{ENTRIES}/{name}"))
 
     def _put(self, name: str) -> None:
         """Move the new entry into place. At every moment the old one or the new one is complete, under some name."""
@@ -172,6 +178,16 @@ class LibraryStore:
         folder = self.folder / name
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
         return [path for path in paths if not path.name.startswith(".")]
+
+    def _times(self, name: str, cls: type[T], damaged: dict[str, str]) -> tuple[T, ...]:
+        times = []
+        for path in self._inside(name):
+            try:
+                with foreign.shaped(str(path), "holds no times"):
+                    times.append(cls.from_json(foreign.read_json(path, most=_MOST_ENTRY, plain=True)))
+            except DeepgenError as error:
+                damaged[f"{name}/{path.name}"] = str(error)
+        return tuple(times)
 
     def _entry(self, folder: Path) -> Entry:
         path = folder / ABOUT

@@ -11,7 +11,7 @@ from pathlib import Path
 from deepgen import targets
 from deepgen.libraries.adding import entry_of, general_of
 from deepgen.libraries.choice import Called, Choice, VendorKernel, choose
-from deepgen.libraries.entry import Entry, Times
+from deepgen.libraries.entry import Entry, ModelTimes, Times
 from deepgen.libraries.store import ENTRIES, LibraryContent, LibraryStore
 from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
@@ -96,12 +96,28 @@ class Library:
                     self._store.write(entry, stored.kernel, artifact)
                 else:
                     self._store.copy(name, other._store)
-            existing = {times.name for times in self._content.times}
-            for times in content.times:
-                if times.name not in existing:
-                    self._store.write_times(times)
+            self._store.add_times(content)
         self.reload()
         return out
+
+    def add_model(self, times: ModelTimes) -> None:
+        """Keep what serves a recorded model in one form. It replaces what an earlier run decided."""
+        with self._store.changing():
+            self._store.write_times(times)
+        self.reload()
+
+    def by_models(self, operator: Operator, kernel: str, form: str, device: str, threads: int | None) -> bool | None:
+        """Whether recorded models are faster with a kernel of this id, in a form, on such devices. None: they differ in
+        this, or none has such a call.
+        """
+        answers = {
+            one.serves
+            for model in self._content.models
+            if (model.form, model.device, model.threads) == (form, device, threads)
+            for one in model.kernels
+            if (one.operator, one.kernel_id) == (operator, kernel)
+        }
+        return answers.pop() if len(answers) == 1 else None
 
     def list(self) -> tuple[Entry, ...]:
         """All entries that can be read."""

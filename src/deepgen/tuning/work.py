@@ -18,12 +18,42 @@ from deepgen.targets import Target
 from deepgen.tuning.speed import bound
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import BadInput, JsonObject, foreign
+from deepgen.vocabulary.codec import Serializable
+from deepgen.vocabulary.json import Json
 
 FORMAT = "deepgen work 1"
 _REACHED = 0.8  # share of the device's bound that good kernels reach
 _UNKNOWN = 1.5  # expected speed-up if the bound is unknown
 _MOST = 4.0  # times: a call slower than this spends its time outside the kernel
 _LITTLE = 0.02  # least share of an operator's time expected as gain, even if the bound seems to be reached
+
+
+@dataclass(frozen=True)
+class RecordedTensor(Serializable):
+    """A tensor that calls read and none of them computes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str  # torch's name
+
+
+@dataclass(frozen=True)
+class RecordedCall(Serializable):
+    """A call of an operator of torch's. A tensor in its arguments is {"tensor": n}, or {"result": n} of all results."""
+
+    name: str  # with the overload: addmm.default
+    args: tuple[Json, ...]
+    named: Mapping[str, Json]
+    results: int | None  # in a tuple; None: a single one
+
+
+@dataclass(frozen=True)
+class RecordedCalls(Serializable):
+    """The calls of a model in their order, from which it is replayed with other numbers."""
+
+    threads: int  # torch's
+    tensors: tuple[RecordedTensor, ...]
+    calls: tuple[RecordedCall, ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,7 @@ class RecordedWork:
 
     target: str  # the name of the target it ran on, such as cpu
     parts: tuple[RecordedPart, ...]
+    calls: RecordedCalls | None = None
 
     @property
     def seconds(self) -> float:
@@ -86,6 +117,7 @@ class RecordedWork:
                 }
                 for part in self.parts
             ],
+            **({} if self.calls is None else {"calls": self.calls.to_json()}),
         }
 
     def save(self, path: str | Path) -> None:
@@ -106,15 +138,16 @@ class RecordedWork:
         )
 
 
-def ordered(target: str, parts: Sequence[RecordedPart]) -> RecordedWork:
-    return RecordedWork(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))))
+def ordered(target: str, parts: Sequence[RecordedPart], calls: RecordedCalls | None = None) -> RecordedWork:
+    return RecordedWork(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))), calls)
 
 
 def from_json(data: Mapping[str, Any], where: str) -> RecordedWork:
     if data.get("format") != FORMAT:
         raise BadInput(f"its format is {data.get('format')!r:.60}", where=where, allowed=FORMAT)
     with foreign.shaped(where, "is not what deepgen.torch.record writes"):
-        return ordered(str(data["target"]), [_part(row) for row in data["operators"]])
+        calls = RecordedCalls.from_json(data["calls"], where) if "calls" in data else None
+        return ordered(str(data["target"]), [_part(row) for row in data["operators"]], calls)
 
 
 def _part(row: Mapping[str, Any]) -> RecordedPart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from deepgen.operators import Operator
 from deepgen.report.view import note
 from deepgen.report.view.live import Stop, Stopped, stop_on_signals, title_of, watching
 from deepgen.settings import LIBRARY
-from deepgen.targets import Elsewhere
+from deepgen.targets import Elsewhere, Target
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
@@ -179,6 +180,35 @@ def _how_to_go_on(study: Study, options: str) -> str:
     ended = len(study.trials())
     resume = f"deepgen resume {shown(study.folder)}{options}"
     return f"stopped after {ended} trials; all results are kept. Resume with: {resume}"
+
+
+_MODEL_SHARE, _MODEL_SECONDS = 0.15, 60.0  # of a time budget, for the model as a whole; without one
+
+
+def model_seconds(recorded: RecordedWork | None, budget: float | None) -> float:
+    """The seconds in which a recorded model is timed with and without its kernels, at the end."""
+    if recorded is None or recorded.calls is None:
+        return 0.0
+    return _MODEL_SECONDS if budget is None else _MODEL_SHARE * budget
+
+
+def decide_by_model(recorded: RecordedWork, folder: Path | None, target: Target, seconds: float) -> None:
+    """Let the time of the model as a whole decide which kernels of the library serve it."""
+    from deepgen.libraries import library
+
+    filled, ends = library(folder or LIBRARY, create=True), time.monotonic() + seconds
+    if not filled.list() or target.runner not in ("cpu", "gpu"):
+        return
+    with stop_on_signals() as stop:
+        note(f"timing the model as a whole, in up to {seconds:.0f} s")
+        try:
+            from deepgen.frontends.torch.deciding import decide  # takes seconds, of torch
+
+            decide(recorded, filled, target, seconds=ends - time.monotonic(), stop=stop.event, say=note)
+        except DeepgenError as error:
+            note(f"the model was not timed: {error}")
+        if stop.event.is_set():
+            raise Stopped("stopped while the model was timed; the kernels are in the library", stop.signum)
 
 
 _AGAIN = 0.02  # expected gain of a further study, relative to the first

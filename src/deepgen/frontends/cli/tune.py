@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ def tune(
     if engine == engines.LOCAL and not (detach or wanted.detach) and len(wanted.requests) == 1:
         begin_first_build(wanted.requests[0], current)
     from deepgen.frontends.cli import session
+    from deepgen.tuning.progress import Clock
     from deepgen.tuning.work import LEAST_SECONDS
 
     recorded = None if wanted.file is None else wanted.file.work
@@ -57,6 +59,10 @@ def tune(
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
     if counts:
         gain = {"gain": lambda request: float(counts[request.operator] * request.operator.flops())}
+    budget = wanted.requests[0].time_budget
+    whole = session.model_seconds(recorded, budget)  # after the studies
+    if whole and budget is not None:
+        wanted.requests[:] = [replace(one, time_budget=budget - whole) for one in wanted.requests]
     work = session.jobs_of(wanted.requests, **gain)
     if detach or wanted.detach:
         from deepgen.frontends.cli.processes import start
@@ -79,6 +85,9 @@ def tune(
                 started=context.obj.started,
                 counts=counts,
             )
+            if recorded is not None and whole and engine == engines.LOCAL:
+                left = whole if budget is None else min(whole, Clock(budget, context.obj.started).left)
+                session.decide_by_model(recorded, library, wanted.requests[0].target, left)
 
 
 @options.taking("trials", "time_budget", "jobs", "engine", "address", "keep_top", "counters", after="study")

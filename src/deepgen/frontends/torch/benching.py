@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -109,7 +109,7 @@ class ModelBench:
 
 
 @dataclass(frozen=True)
-class _Way:
+class ModelWay:
     name: str
     run: Run
     within: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -123,18 +123,18 @@ def bench(
     if graphs and not torch.cuda.is_available():
         raise Missing("a GPU that torch can use", blocks="--cuda-graphs needs a GPU", remedy="Leave it out")
     with torch.no_grad():
-        run = runnable(_of_the_users(make, "the function that makes the model fails"))
+        run = runnable(of_the_users(make, "the function that makes the model fails"))
         used = Use(library, warns=False)
-        ways = [_Way(EAGER, run), _with(used, run)]
+        ways = [ModelWay(EAGER, run), _with(used, run)]
         if compiled:
             # In the library's scope another graph is compiled, because the functions called there differ.
             fast = torch.compile(run)
-            ways += [_Way(COMPILED, fast), _Way(COMPILED + WITH, fast, lambda: used)]
+            ways += [ModelWay(COMPILED, fast), ModelWay(COMPILED + WITH, fast, lambda: used)]
         outputs: dict[str, Any] = {}
         counts: dict[str, _Counts] = {}
         for way in ways:
             if way.name in _FAILS:
-                _of_the_users(way.run, _FAILS[way.name])
+                of_the_users(way.run, _FAILS[way.name])
             with way.within():
                 way.run(), way.run()
                 result, counts[way.name] = _counted(used, way.run)
@@ -144,7 +144,7 @@ def bench(
                 captured, calls = _counted(used, partial(_captured, way, outputs))
                 ways.append(captured)
                 counts[captured.name] = calls
-        samples = _timed([_often_enough(way) for way in ways], rounds)
+        samples = _timed([often_enough(way) for way in ways], rounds)
     want = outputs[EAGER]
     rows = []
     for way in ways:
@@ -163,38 +163,38 @@ def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: in
     """For each operator, the model's speedup with only that operator's kernels."""
     ratios = []
     for operator in operators:
-        ways = [_Way(EAGER, run), _with(Use(_Only(library, operator), race=False, warns=False), run)]  # type: ignore[arg-type]
+        ways = [ModelWay(EAGER, run), _with(Use(Only(library, (operator,)), race=False, warns=False), run)]  # type: ignore[arg-type]
         with torch.no_grad():
-            samples = _timed([_often_enough(way) for way in ways], rounds)
+            samples = _timed([often_enough(way) for way in ways], rounds)
         ratios.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
     return tuple(ratios)
 
 
-def _with(used: Use, run: Run) -> _Way:
-    return _Way(EAGER + WITH, run, lambda: used)
+def _with(used: Use, run: Run) -> ModelWay:
+    return ModelWay(EAGER + WITH, run, lambda: used)
 
 
-class _Only:
-    """A library restricted to the kernels of one operator."""
+class Only:
+    """A library restricted to the kernels of some operators, whatever serves recorded models. None: all of them."""
 
-    def __init__(self, library: Library, operator: Operator) -> None:
-        self._library, self._operator = library, operator
+    def __init__(self, library: Library, operators: Collection[Operator] | None) -> None:
+        self._library, self._operators = library, operators
 
     def list(self) -> list[Entry]:
         """Expressions are served only by their own kernels; kernels for other shapes of a named operator may serve this
         one.
         """
-        kind = type(self._operator)
-        return [
-            entry
-            for entry in self._library.list()
-            if entry.operator == self._operator or (kind is not ExpressionOperator and type(entry.operator) is kind)
-        ]
+        return [entry for entry in self._library.list() if self._may_serve(entry.operator)]
+
+    def _may_serve(self, tuned: Operator) -> bool:
+        of = self._operators
+        kinds = {type(one) for one in of or ()} - {ExpressionOperator}
+        return of is None or tuned in of or type(tuned) in kinds
 
     def choose(self, operator: Operator, target: Target, among: tuple[str, ...] | None = None) -> Choice:
-        if operator == self._operator:
+        if self._operators is None or operator in self._operators:
             return self._library.choose(operator, target, among)
-        return Choice(operator, target, "none", None, None, None, "another operator is being measured")
+        return Choice(operator, target, "none", None, None, None, "other operators are being measured")
 
 
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
@@ -211,7 +211,7 @@ def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
     return result, (served, refused)
 
 
-def _of_the_users(call: Run, words: str) -> Any:
+def of_the_users(call: Run, words: str) -> Any:
     """Calls the user's code, without any of ours: its exceptions are reported as the user's."""
     try:
         return call()
@@ -234,17 +234,18 @@ def runnable(subject: Any) -> Run:
     )
 
 
-def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
-    def seconds(way: _Way) -> float:
-        with way.within():
-            way.run()  # after torch's functions are replaced, Python has to look all of them up again
-            return _seconds(way.run, way.calls)
-
-    timers = {way.name: partial(seconds, way) for way in ways}
+def _timed(ways: Sequence[ModelWay], rounds: int) -> dict[str, list[float]]:
+    timers = {way.name: partial(sample, way) for way in ways}
     return race(timers, interleaved(timers, seed=0), rounds).samples
 
 
-def _often_enough(way: _Way) -> _Way:
+def sample(way: ModelWay) -> float:
+    with way.within():
+        way.run()  # after torch's functions are replaced, Python has to look all of them up again
+        return _seconds(way.run, way.calls)
+
+
+def often_enough(way: ModelWay) -> ModelWay:
     with way.within():
         once = min(_seconds(way.run, 1) for _ in range(3))
     return replace(way, calls=max(1, min(_MOST_CALLS, ceil(_SAMPLE / once))))
@@ -265,7 +266,7 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
+def _captured(way: ModelWay, outputs: dict[str, Any]) -> ModelWay:
     """The same run, captured once in a CUDA graph and replayed."""
     name = way.name.replace(EAGER, GRAPHS)
     graph = torch.cuda.CUDAGraph()
@@ -274,7 +275,7 @@ def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
     graph.replay()
     _wait()
     outputs[name] = _numbers(out)
-    return _Way(name, graph.replay)
+    return ModelWay(name, graph.replay)
 
 
 def _numbers(out: Any) -> list[Any]:

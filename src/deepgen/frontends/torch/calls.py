@@ -5,22 +5,27 @@ Only shapes, strides and dtypes are used, so a compiler's fake tensors work as w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from deepgen.frontends.torch import elements, products
 from deepgen.frontends.torch.ops import TORCHS
 from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format_of, rows_of
+from deepgen.libraries.entry import is_resized
+from deepgen.libraries.predict import distance
 from deepgen.operators import Operator, attention, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import operator as named
 from deepgen.operators.named.convolutions import CHANNELS, IMAGES
 from deepgen.vocabulary import BadInput
 
+T = TypeVar("T")
+_SIMILAR = 0.5  # octaves
 _ATTENDED = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -173,6 +178,46 @@ def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
             op.default,
             lambda q, k, v, bias, _, drop=0.0, causal=False, *__, scale=None: plain(q, k, v, bias, drop, causal, scale),
         )
+
+
+class Alike(Generic[T]):
+    """Decisions at shapes that were never tuned, which hold for similar ones: a growing cache has a new shape in each
+    step, and races at all of them would take longer than kernels save.
+
+    Shapes are similar if a single size differs, by less than half an octave, that is no length of rows: rows of other
+    lengths are aligned in another way.
+    """
+
+    def __init__(self) -> None:
+        self._decided: list[tuple[Operator, Any, T]] = []
+
+    def add(self, operator: Operator, tensors: Sequence[Any], decided: T) -> None:
+        self._decided.append((operator, _order(tensors), decided))
+
+    def find(self, operator: Operator, tensors: Sequence[Any]) -> T | None:
+        order = _order(tensors)
+        similar = (one for other, like, one in self._decided if like == order and _similar(other, operator))
+        return next(similar, None)
+
+
+def _order(tensors: Sequence[Any]) -> Any:
+    """The device, and the order of each tensor's dimensions in memory."""
+    return str(tensors[0].device), [sorted(range(t.dim()), key=lambda i, t=t: t.stride(i)) for t in tensors]  # type: ignore[misc]
+
+
+def _similar(one: Operator, other: Operator) -> bool:
+    return len(differing(one, other)) == 1 and distance(one, other) < _SIMILAR
+
+
+def differing(one: Operator, other: Operator) -> list[str]:
+    """The sizes in which two shapes of an operator differ; none if they differ otherwise, or in a length of rows."""
+    if type(one) is not type(other):
+        return []
+    sizes, others = one.sizes(), other.sizes()
+    differ = [name for name in sizes if sizes[name] != others.get(name)]
+    rows = " ".join(str(param.shape[-1]) for param in one.signature().tensors if param.shape)
+    inside = any(re.search(rf"\b{name}\b", rows) for name in differ)
+    return [] if inside or not is_resized(one, other) else differ
 
 
 # The supported functions, by the names of deepgen's own operators.

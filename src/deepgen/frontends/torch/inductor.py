@@ -186,6 +186,8 @@ def _pays(router: Router, route: Route, kind: str, values: tuple[Any, ...], node
         return False
     if _replayed():
         return route.captured
+    if route.compiled is not None:
+        return route.compiled
     why = costs(kind, route, values)
     if why:
         router.add(route, why)
@@ -251,7 +253,7 @@ def _register() -> None:
                     args = (*args[:2], lowerings[_ATEN.mul.Tensor](*args[2:4]), fast)
             of = "scaled_mm" if kind == "two_scales_mm" else kind
             route = _route(_routers[-1], of, product) if _routers and _in_python() else None
-            if route is None or result.stride() != route.strides:
+            if route is None or route.compiled is False or result.stride() != route.strides:
                 return fallback_handler(op, add_to_fallback_set=False)(*args)
             rest = tuple(arg for arg in args if type(arg) is bool)
             inputs = inputs_of(args[: len(args) - len(rest)], values[: len(args) - len(rest)])
@@ -312,12 +314,12 @@ def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None
         alone = REGIONS[rest[0]].alone
 
         def region(*tensors: Any, out: Any) -> None:
-            if (not route.captured and route.idle) or route.run(tensors, out) is None:
+            if (not (route.captured or route.compiled) and route.idle) or route.run(tensors, out) is None:
                 out.copy_(alone(*tensors))
 
         return region
     quick, torchs = route.quick(fitting=True, views=views), _TORCHS[kind]
-    if not route.captured:  # programs may capture compiled code
+    if not (route.captured or route.compiled):  # programs may capture compiled code
         quick = route.eager(quick)
 
     def two(a: Any, b: Any, *, out: Any) -> None:

@@ -1,5 +1,5 @@
 """Races a kernel against torch at the call: timed alternately, on the call's own tensors and torch's threads. Also
-weighs the cost of inspecting calls that are not worth a race, and finds shapes that need none of their own.
+weighs the cost of inspecting calls that are not worth a race.
 
 torch's compiler has C++ functions for its own guards: they distinguish calls, and allocate results, in a third of the
 time. In Python this requires reading ten properties, which costs more than a small product. These functions are not
@@ -8,20 +8,17 @@ public: if a version of torch lacks them, everything is done in Python.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from ctypes import c_uint64
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from deepgen.libraries.entry import is_resized
-from deepgen.libraries.predict import distance
 from deepgen.operators import Operator
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.native import torchs_threads
@@ -30,17 +27,18 @@ from deepgen.run.measure.race import paired_ratio
 _ROUNDS = 15
 _LEAST = 3
 _SECONDS = 0.3  # of a race; further rounds are skipped if they exceed this
-_GAIN = 0.98  # of torch's time: a smaller median is a gain beyond noise
+GAIN = 0.98  # of torch's time: a smaller median is a gain beyond noise
 _CLOSE = 1.1  # of torch's time on a GPU: below this, a kernel may still gain through cheaper calls on the CPU
 _FOLLOWING = 3  # torch operators after each call of a kernel: a layer like BERT's has 1 to 2
 _CALLS = 20  # calls enqueued in a row: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
-T = TypeVar("T")
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
 _GRAIN = 1 << 15  # minimum number of elements that torch gives each thread
 _MOVED = 64 << 20  # bytes: larger tensors are not copied for a race
 # Subclasses may define any call differently.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+# The forms in which recorded models are timed, as libraries name them.
+EAGER, OPTIMIZED, COMPILED, GRAPH = "eager", "optimized", "compiled", "graph"
 
 _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 # User-defined modes that intercept every call of torch's functions: how many there are, and each of them.
@@ -56,7 +54,6 @@ capturing_now: Callable[[], bool] = getattr(
 )
 SECONDS = 1e-6  # to inspect a call that is left to torch: half of it in a loop, up to three times in a model
 LOOKS = 256  # inspections between two checks of what they gained
-_SIMILAR = 0.5  # octaves
 _MOST_SAVED = 4  # maximum surplus carried over, relative to the cost
 View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, starting at the tensor's first element
 Views: TypeAlias = "tuple[View | None, View | None]"  # of a product's matrices; None: the tensor itself
@@ -97,7 +94,7 @@ class TorchRace:
         if self.calling is None:
             return False
         mine, other = self.calling
-        return max(self.mine, mine) < _GAIN * other and 2 * (self.mine - self.other) < other - mine
+        return max(self.mine, mine) < GAIN * other and 2 * (self.mine - self.other) < other - mine
 
     def __str__(self) -> str:
         times = f"{self.mine * 1e6:.1f} us, torch {self.other * 1e6:.1f} us"
@@ -130,6 +127,53 @@ class Met:
     calls: Calls = field(default_factory=Calls)
 
 
+@dataclass(frozen=True)
+class Forms:
+    """Whether recorded models are faster with a kernel: in calls, compiled code and CUDA graphs. None: unknown."""
+
+    called: bool | None = None
+    compiled: bool | None = None
+    captured: bool | None = None
+
+    def decide(self, *, on_gpu: bool) -> bool:
+        """Whether no race is needed."""
+        return None not in (self.called, self.compiled) and (self.captured is not None or not on_gpu)
+
+    def without_race(self) -> Forms:
+        """The same where a race was lost."""
+        return Forms(bool(self.called), bool(self.compiled), bool(self.captured))
+
+    @property
+    def any(self) -> bool:
+        return True in (self.called, self.compiled, self.captured)
+
+
+@dataclass(frozen=True)
+class Won:
+    """A kernel that is faster than torch, by `gain` seconds per call.
+
+    `raced`: how both were timed, unless the library's times decided.
+    """
+
+    kernel: Loaded
+    gain: float
+    why: str
+    raced: TorchRace | None = None
+    calls: Calls = field(default_factory=Calls)
+    entry: Any = None  # of the library
+    forms: Forms = Forms()
+
+    def serves_in(self) -> tuple[bool, bool, bool | None]:
+        """Calls, graphs, and compiled code: as recorded models decided, or else a race or the library's times."""
+        called, captured = (True, True) if self.raced is None else (self.raced.called, self.raced.won)
+        forms = self.forms
+        called = called if forms.called is None else forms.called
+        return called, captured if forms.captured is None else forms.captured, forms.compiled
+
+    def serves(self, operator: Operator) -> bool:
+        return self.entry is not None and self.entry.serves(operator) is None
+
+
 def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> TorchRace:
     """Both are timed alternately. A small gain must show in nearly all rounds.
 
@@ -156,7 +200,7 @@ def calling(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, 
 
 def decided(mine: Sequence[float], other: Sequence[float]) -> TorchRace:
     ratio = paired_ratio(other, mine)
-    return TorchRace(median(mine), median(other), ratio.low > 1.0 or median(mine) < _GAIN * median(other))
+    return TorchRace(median(mine), median(other), ratio.low > 1.0 or median(mine) < GAIN * median(other))
 
 
 def _alternated(
@@ -192,7 +236,7 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> TorchR
     (mine, after_mine), (other, after_other) = (map(median, zip(*samples, strict=True)) for samples in times.values())
     sooner = min(after_mine, after_other)
     mine, other = mine + after_mine - sooner, other + after_other - sooner
-    return TorchRace(mine, other, mine < _GAIN * other)
+    return TorchRace(mine, other, mine < GAIN * other)
 
 
 def _on_cpu(run: Callable[[], Any]) -> float:
@@ -317,46 +361,6 @@ def watched() -> bool:
     if forward_ad._current_level >= 0 or _transformed() or _dispatch_modes():
         return True
     return any(type(_mode(place)) is not DeviceContext for place in range(modes()))
-
-
-class Alike(Generic[T]):
-    """Decisions at shapes that were never tuned, which hold for similar ones: a growing cache has a new shape in each
-    step, and races at all of them would take longer than kernels save.
-
-    Shapes are similar if a single size differs, by less than half an octave, that is no length of rows: rows of other
-    lengths are aligned in another way.
-    """
-
-    def __init__(self) -> None:
-        self._decided: list[tuple[Operator, Any, T]] = []
-
-    def add(self, operator: Operator, tensors: Sequence[Any], decided: T) -> None:
-        self._decided.append((operator, _order(tensors), decided))
-
-    def find(self, operator: Operator, tensors: Sequence[Any]) -> T | None:
-        order = _order(tensors)
-        similar = (one for other, like, one in self._decided if like == order and _similar(other, operator))
-        return next(similar, None)
-
-
-def _order(tensors: Sequence[Any]) -> Any:
-    """The device, and the order of each tensor's dimensions in memory."""
-    return str(tensors[0].device), [sorted(range(t.dim()), key=lambda i, t=t: t.stride(i)) for t in tensors]  # type: ignore[misc]
-
-
-def _similar(one: Operator, other: Operator) -> bool:
-    return len(differing(one, other)) == 1 and distance(one, other) < _SIMILAR
-
-
-def differing(one: Operator, other: Operator) -> list[str]:
-    """The sizes in which two shapes of an operator differ; none if they differ otherwise, or in a length of rows."""
-    if type(one) is not type(other):
-        return []
-    sizes, others = one.sizes(), other.sizes()
-    differ = [name for name in sizes if sizes[name] != others.get(name)]
-    rows = " ".join(str(param.shape[-1]) for param in one.signature().tensors if param.shape)
-    inside = any(re.search(rf"\b{name}\b", rows) for name in differ)
-    return [] if inside or not is_resized(one, other) else differ
 
 
 class Looks:

@@ -20,16 +20,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from deepgen.frontends.torch.calls import ATEN, rms_norm
+from deepgen.frontends.torch.calls import ATEN, differing, rms_norm
 from deepgen.frontends.torch.fused_products import of_region
 from deepgen.frontends.torch.patterns import IN_PLACE, regions
-from deepgen.frontends.torch.race import differing
+from deepgen.frontends.torch.replaying import CallsSeen
 from deepgen.libraries.predict import FAR, distance
 from deepgen.operators import Operator
 from deepgen.tuning.work import RecordedPart, RecordedWork, ordered
 from deepgen.vocabulary import DeepgenError
 
 _TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
+_WHOLE = {
+    **dict.fromkeys(_TAKEN_APART, torch.ops.aten.rms_norm.default),
+    torch.nn.functional.scaled_dot_product_attention: torch.ops.aten.scaled_dot_product_attention.default,
+}  # functions that are replayed as they are called
 _AHEAD = 200_000_000  # cycles for which a GPU occasionally waits, so that its work never waits for the host
 _AHEAD_SECONDS = _AHEAD / 3e9  # at the highest clock of any GPU so far
 _EMPTY = 9  # pairs of events with nothing between them
@@ -85,7 +89,7 @@ def joined(work: RecordedWork) -> RecordedWork:
         also = _spread(first.what, [part.what for part in same]) if isinstance(first.what, Operator) else ()
         count, seconds = (sum(getattr(part, name) for part in (first, *same)) for name in ("count", "seconds"))
         parts.append(RecordedPart(first.what, count, seconds, also))
-    return ordered(work.target, parts)
+    return ordered(work.target, parts, work.calls)
 
 
 def _joins(one: RecordedPart, other: RecordedPart) -> bool:
@@ -112,14 +116,18 @@ class _Whole(TorchFunctionMode):  # type: ignore[misc]
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        asked = rms_norm(*args, **(kwargs or {})) if func in _TAKEN_APART else None
-        if asked is None:
-            return func(*args, **(kwargs or {}))
-        self._recorder.begin(asked.operator)
+        named = kwargs or {}
+        asked = rms_norm(*args, **named) if func in _TAKEN_APART else None
+        whole, recorder = _WHOLE.get(func), self._recorder
+        if whole is None:
+            return func(*args, **named)
+        recorder.begin(None if asked is None else asked.operator, whole)
         try:
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **named)
         finally:
-            self._recorder.begin(None)
+            recorder.begin(None)
+        recorder.calls.add(whole, args, named, out)
+        return out
 
 
 class _Flow:
@@ -203,6 +211,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._ran: list[tuple[Operator | str, int, Any]] = []  # with the number of calls and the time
         self._device = "cpu"
         self.within: Operator | None = None  # the operator that these are parts of
+        self.calls, self._called = CallsSeen(), None  # and the function that is replayed as it is called
         self._parts = 0
         self._empty: list[tuple[Any, Any]] = []
         self._waited = -_AHEAD_SECONDS  # when the GPU was told to wait
@@ -216,6 +225,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         out, seconds = self._timed(func, args, kwargs or {})
         if self._flow is not None:
             self._flow.add(func, args, kwargs or {}, out, len(self._ran), opaque=self.within is not None)
+        if self._called is None:
+            self.calls.add(func, args, kwargs or {}, out)
         self._ran.append((what, count, seconds))
         return out
 
@@ -232,9 +243,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **kwargs)
         return out, time.perf_counter() - started
 
-    def begin(self, whole: Operator | None) -> None:
-        """What runs from now on is a part of this operator; None: of no operator."""
-        self.within, self._parts = whole, 0
+    def begin(self, whole: Operator | None, called: Any = None) -> None:
+        """What runs from now on is a part of this operator, and of this function; None: of none."""
+        self.within, self._parts, self._called = whole, 0, called
 
     def work(self) -> RecordedWork:
         totals: dict[Operator | str, tuple[int, float]] = {}
@@ -249,7 +260,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
             count, total = totals.get(what, (0, 0.0))
             totals[what] = (count + calls, total + seconds)
-        return ordered(self._device, [RecordedPart(what, *row) for what, row in totals.items()])
+        parts = [RecordedPart(what, *row) for what, row in totals.items()]
+        return ordered(self._device, parts, self.calls.recorded())
 
     def _keep_ahead(self) -> None:
         """Let the host get ahead of the GPU, by at least half of each wait. Otherwise the GPU would wait for the host,

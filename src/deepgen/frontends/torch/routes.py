@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from math import inf
@@ -19,15 +19,18 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deepgen import targets
-from deepgen.frontends.torch.calls import KINDS
+from deepgen.frontends.torch.calls import KINDS, Alike
 from deepgen.frontends.torch.products import Asked, Reads
 from deepgen.frontends.torch.race import (
+    COMPILED,
+    EAGER,
+    GRAPH,
     PLAIN,
-    Alike,
     Calls,
+    Forms,
     Met,
-    TorchRace,
     Views,
+    Won,
     capturing,
     capturing_now,
     contiguous,
@@ -57,34 +60,17 @@ _UNKNOWN = 1.0  # seconds, in place of an unknown gain
 _MOST = 1000  # threads and streams with a cached binding per route
 
 
-@dataclass(frozen=True)
-class Won:
-    """A kernel that is faster than torch, by `gain` seconds per call.
-
-    `raced`: how both were timed, unless the library's times decided.
-    """
-
-    kernel: Loaded
-    gain: float
-    why: str
-    raced: TorchRace | None = None
-    calls: Calls = field(default_factory=Calls)
-    entry: Any = None  # of the library
-
-    def serves(self, operator: Operator) -> bool:
-        return self.entry is not None and self.entry.serves(operator) is None
-
-
 class Route:
     """A kernel for one kind of call. `gain`: the seconds per call saved compared with torch.
 
     `called`: it serves calls. If its calls take more CPU time than torch's, it serves only CUDA graphs, whose replays
-    make no calls, and compiled code if its faster way of calling pays off. `captured`: it serves graphs.
+    make no calls, and compiled code if its faster way of calling pays off. `captured`: it serves graphs. `compiled`: it
+    serves compiled code; None: if it pays off.
     """
 
     __slots__ = (
         "_device", "_failed", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
-        "captured", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
+        "captured", "compiled", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
@@ -92,7 +78,7 @@ class Route:
         self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, asked.again or read
         self._loaded, self.align, self.calls = won.kernel, won.kernel.align, won.calls
         self.gain, self.raced = won.gain, won.raced
-        self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
+        self.called, self.captured, self.compiled = won.serves_in()
         self._device = asked.tensors[0].get_device()
         self.on_gpu = bool(self._device >= 0)
         self.strides = asked.strides or contiguous(asked.shape)
@@ -272,8 +258,8 @@ _STRAIGHT: Door = lambda route: lambda *args: route.run(args)  # noqa: E731
 class Router:
     """The routes of one library."""
 
-    def __init__(self, library: Library, *, race: bool = True) -> None:
-        self._library, self._race = library, race
+    def __init__(self, library: Library, *, race: bool = True, form: str = EAGER) -> None:
+        self._library, self._race, self._form = library, race, form
         self._targets: dict[str, Target | None] = {}
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
@@ -352,14 +338,19 @@ class Router:
         special = (NAN, INF) if "special" in asked.operator.probes() else asked.operator.float_probes()
         if untried := choice.entry.properties.untried(special):
             return f"the kernel was not tested with {' and '.join(untried)}: run `deepgen retest` and add it again"
+        forms = self._forms(asked.operator, choice.entry, target)
+        decided = forms.decide(on_gpu=device.type == "cuda")
+        if decided and not forms.any:
+            return "recorded models are faster with torch here"
         theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
         gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
         try:
             kernel = choice.load()
             if not isinstance(kernel, Loaded):
                 return choice.reason
-            library = Won(kernel, gain, "according to the library's times")
-            if gain < 0.0 and (capturing(device) or not self._race):
+            why = "recorded models are faster with it" if decided else "according to the library's times"
+            library = Won(kernel, gain, why, forms=forms)
+            if gain < 0.0 and not decided and (capturing(device) or not self._race):
                 return choice.reason  # for a library, ours is as fast within the noise; here nothing may be slower
             lent = device.type == "cpu" and lend(kernel)
             if capturing(device):
@@ -369,7 +360,7 @@ class Router:
                 route = Route(asked, read, replace(library, calls=Calls()), args)  # trial calls are not counted
                 if route.run(real) is None:
                     return "the kernel needs dense or better aligned tensors"
-                if not self._race:
+                if decided or not self._race:
                     return library
                 tensors = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
                 run = door(route)
@@ -377,12 +368,21 @@ class Router:
                 raced = race_for_cores(*both) if crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        gain = raced.other - raced.mine
-        won = Won(kernel, gain, str(raced), raced, entry=choice.entry)
-        decided = won if raced.won or raced.called else str(raced)
+        gains = raced.won or raced.called
+        forms = forms if gains else forms.without_race()
+        won = Won(kernel, raced.other - raced.mine, str(raced), raced, entry=choice.entry, forms=forms)
+        outcome = won if gains or forms.any else str(raced)
         if not getattr(choice, "measured", False):
-            self._alike.add(asked.operator, asked.tensors, decided)
-        return decided
+            self._alike.add(asked.operator, asked.tensors, outcome)
+        return outcome
+
+    def _forms(self, operator: Operator, entry: Any, target: Target) -> Forms:
+        """What the times of recorded models say about a kernel; nothing for libraries without them."""
+        ask = getattr(self._library, "by_models", None)
+        if ask is None:
+            return Forms()
+        where = target.device_kind, torch.get_num_threads() if target.runner == "cpu" else None
+        return Forms(*(ask(operator, entry.kernel_id, form, *where) for form in (self._form, COMPILED, GRAPH)))
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded only on the first GPU."""

@@ -20,7 +20,7 @@ from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
 from deepgen.frontends.torch.functions import CONVOLUTIONS, Elements
 from deepgen.frontends.torch.ops import IN_USE, TORCHS
-from deepgen.frontends.torch.race import Met
+from deepgen.frontends.torch.race import COMPILED, EAGER, GRAPH, Met
 from deepgen.frontends.torch.routes import Router
 from deepgen.frontends.torch.scaled import scaled_mm_of
 from deepgen.libraries import Library
@@ -75,10 +75,11 @@ class Use:
         if not callable(getattr(library, "choose", None)):
             raise BadInput(f"{library!r} is not a library", allowed="pass the result of deepgen.library(path)")
         self._router, self._library, self._warns = Router(library, race=race), library, warns
-        kinds = _kinds(library)
+        kinds, in_calls = _kinds(library), _kinds(library, (EAGER, GRAPH))
         in_c = kinds & dispatching.KINDS if _on_cpu(library) else set()
         core = dispatching.core() if in_c else None
-        self._dispatch = None if core is None else dispatching.Dispatch(self._router, in_c)
+        dispatched = core is not None and in_calls & in_c
+        self._dispatch = dispatching.Dispatch(self._router, in_calls & in_c) if dispatched else None
         in_c = set() if core is None else in_c
         kinds -= in_c
         self._functions = {kind: function for kind, function in functions_of(self._router).items() if kind in kinds}
@@ -118,7 +119,7 @@ class Use:
     @property
     def unused(self) -> str:
         """A message if no call was made for which the library has a kernel; otherwise empty."""
-        names = dict.fromkeys(entry.operator.describe() for entry in getattr(self._library, "list", tuple)())
+        names = dict.fromkeys(entry.operator.describe() for entry in _entries(self._library, (EAGER, GRAPH)) or ())
         if self._router.has_kernels or not names:
             return ""
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -291,10 +292,27 @@ def _on_cpu(library: Library) -> bool:
     return not torch.cuda.is_available() or all(target is not None and target.runner == "cpu" for target in targets)
 
 
-def _kinds(library: Library) -> set[str]:
+def _entries(library: Library, forms: Sequence[str] = (EAGER, GRAPH, COMPILED)) -> list[Any] | None:
+    """Those that may serve in one of some forms: recorded models may be faster without a kernel in all of them. None if
+    a library does not list its own.
+    """
+    listed, ask = getattr(library, "list", None), getattr(library, "by_models", None)
+    if listed is None or ask is None:
+        return None if listed is None else [*listed()]
+    threads, out = torch.get_num_threads(), list[Any]()
+    for entry in listed():
+        own, on_cpu = entry.target, entry.target.runner == "cpu"
+        where = own.device_kind, threads if on_cpu else None
+        asked = [form for form in forms if form != GRAPH or not on_cpu]
+        if any(ask(entry.operator, entry.kernel_id, form, *where) is not False for form in asked):
+            out.append(entry)
+    return out
+
+
+def _kinds(library: Library, forms: Sequence[str] = (EAGER, GRAPH, COMPILED)) -> set[str]:
     """The functions that some kernel of a library might serve. Others are not replaced, and cost nothing."""
-    listed = getattr(library, "list", None)
-    return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
+    entries = _entries(library, forms)
+    return {*_PLACES} if entries is None else {kind for entry in entries for kind in kinds_of(entry.operator)}
 
 
 def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
@@ -302,12 +320,12 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
 
     Sizes that only GPU kernels have, and that are small for a GPU, are listed separately.
     """
-    listed = getattr(library, "list", None)
-    if listed is None:
+    entries = _entries(library, (EAGER, GRAPH))  # in compiled code none of them serves
+    if entries is None:
         return dict.fromkeys(ELEMENTS, (range(LEAST, maxsize), set()))
     sizes: dict[str, set[int]] = {}
     worth_a_look: dict[str, set[int]] = {}
-    for entry in listed():
+    for entry in entries:
         if isinstance(entry.operator, ExpressionOperator) and (size := size_of(entry.operator)):
             sizes.setdefault(entry.operator.definition.name, set()).add(size)
             if entry.target.runner == "cpu" or size >= LARGE:
