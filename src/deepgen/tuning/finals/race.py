@@ -120,14 +120,14 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
     """The winner, and the finalists tied with it.
 
     The default wins every tie that it is part of: a slow phase of the machine can make all kernels look equal, and
-    replacing the default must bring a gain. If it is slower than the leader, a tie never goes to a kernel slower than
-    the default.
+    replacing the default must bring a gain. A kernel replaces it only if it is faster round by round than the default
+    itself: with few rounds, two ratios to the leader may say otherwise.
     """
     level = [f for f in finalists if race.ratios[f.name].no_slower]
     default = next((f for f in finalists if f.default), None)
-    if default is not None and not race.ratios[default.name].no_slower:
-        bound = race.ratios[default.name].estimate
-        level = [f for f in level if race.ratios[f.name].estimate <= bound]
+    if default is not None and default not in level:
+        began = race.samples[default.name]
+        level = [f for f in level if not paired_ratio(began, race.samples[f.name]).no_slower]
     winner = min(level, key=Finalist.order)
     return winner, [f for f in level if f is not winner]
 
