@@ -41,6 +41,18 @@ def test_how_far_behind_a_kernel_is_need_not_be_known_well() -> None:
     assert near == taken(noisy) == POLICY.max_samples and far <= 15
 
 
+@pytest.mark.parametrize(("slower", "most"), [(1.05, 15), (1.1, 6), (1.3, 5)])
+def test_a_search_spends_little_on_kernels_that_are_certainly_slower(slower: float, most: int) -> None:
+    """A kernel that is a tenth slower was run 30 times where five runs had shown it."""
+    counts = []
+    for seed in range(40):
+        noisy = list(0.01 * slower * np.exp(0.015 * np.random.default_rng(seed).standard_normal(200)))
+        counts.append(taken(noisy, beat=0.01))
+        low, _ = rough_interval(noisy[: counts[-1]])
+        assert low > 0.01, "it is slower beyond doubt"
+    assert np.mean(counts) <= most
+
+
 def test_a_suspiciously_fast_sample_is_confirmed_by_more() -> None:
     assert taken([0.01] * 4 + [0.001] + [0.01] * 50) == 10
 

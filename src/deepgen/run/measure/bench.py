@@ -15,7 +15,7 @@ from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Toleran
 from deepgen.operators.compare import Comparison, compare, explain
 from deepgen.run.measure import handed
 from deepgen.run.measure.guarded import Guarded, Placement
-from deepgen.run.measure.harness import StepKind, Steps, in_python
+from deepgen.run.measure.harness import BLOCK, PARTS, StepKind, Steps, in_python
 from deepgen.vocabulary import DType, Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ COMPILED, NUMPY = "compiled", "numpy"  # where a reference was computed
 _FEW = 5  # elements of a tensor that differ between runs on nearly equal inputs
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and the most bytes of them
+_EXCHANGED = 1 << 20  # bytes of an input above which its pages are exchanged instead of being rewritten
+_IN_PARTS = 1 << 20  # bytes of an output above which it is compared in parts, if that is enough
 _NAN_BYTE = 0xFF  # a NaN in every floating-point format, and not one that arithmetic produces
 _INTEGER_BYTES = (0xAA, 0x55)  # alternating after two runs each, so that an integer cannot stay correct by chance
 _memcmp = ctypes.CDLL(None).memcmp
@@ -153,8 +155,9 @@ class Bench:
         self._runs = 0
         self._contender: object = None
         self._doubtful = False  # whether another contender has used the inputs
-        self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long as this
-        self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
+        self._rewriting: dict[tuple[int, tuple[str, ...]], Steps] = {}  # by the set, which lives as long as this
+        self._resetting: dict[tuple[int, int, int | None], tuple[Steps, Mapping[str, int]]] = {}
+        self.part: int | None = None  # of large outputs, which this run is judged by; None: all of them
         signature = operator.signature()
         for number, tensor in enumerate(operator.tensors()):
             promised = signature[tensor.name].align or tensor.dtype.bytes
@@ -172,7 +175,12 @@ class Bench:
         held = [array for one in self._sets for array in one.inputs.values()]
         if self.reference == COMPILED:  # otherwise they are mapped from a file
             held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
+        # For each input whose pages are exchanged: its array that lies in those not in use now.
+        timed = placed is Placement.LINES and len(self._sets) > 1
+        large = [n for n in self._read_only if timed and self.buffers[n].bytes > _EXCHANGED]
+        self._aside: dict[str, Array | None] = dict.fromkeys(large)
         self.bytes = sum(array.nbytes for array in held) + sum(t.bytes for t in operator.tensors())
+        self.bytes += sum(self.buffers[name].bytes for name in large)
 
     @property
     def accumulates(self) -> bool:
@@ -209,14 +217,25 @@ class Bench:
     def use(self, chosen: InputSet) -> None:
         """Write the inputs that differ in this set, in place. Tensors that are read and written follow in `reset`."""
         present, self._present = self._present, chosen
-        key = (0 if self._doubtful else id(present), id(chosen))
         if chosen is present and not self._doubtful:
             return
+        other = [n for n in self._read_only if self._doubtful or chosen.inputs[n] is not present.inputs[n]]
+        key = id(chosen), tuple(name for name in other if not self._exchange(name, present, chosen))
         if key not in self._rewriting:
-            other = [n for n, array in chosen.inputs.items() if self._doubtful or array is not present.inputs[n]]
-            self._rewriting[key] = self._writing([n for n in other if self.buffers[n].read_only], chosen)
+            self._rewriting[key] = self._writing(key[1], chosen)
         self._carry_out(self._rewriting[key])
         self._doubtful = False
+
+    def _exchange(self, name: str, present: InputSet, chosen: InputSet) -> bool:
+        """Whether an input of another set appears by exchanging pages; those that another contender may have changed do
+        not count."""
+        if name not in self._aside:
+            return False
+        there, self._aside[name] = self._aside[name], None if self._doubtful else present.inputs[name]
+        if not self._doubtful and not self.buffers[name].exchange():
+            del self._aside[name]
+            return False
+        return not self._doubtful and there is chosen.inputs[name]
 
     def look_at_inputs(self) -> None:
         """Check that inputs are unchanged: a kernel may write despite the protection, and its rivals read them next."""
@@ -228,7 +247,7 @@ class Bench:
                 raise Rejected(Verdict.WRONG, f"wrote to its input {name} (at byte {place})")
 
     def _writing(self, names: Iterable[str], chosen: InputSet, poisoned: Mapping[str, int] | None = None) -> Steps:
-        """Steps that copy a set's inputs, and then fill outputs with poison."""
+        """Steps that copy a set's inputs, and then fill outputs, or the part that is judged, with poison."""
         rows: list[tuple[StepKind, int, int, int]] = []
         kept = []
         for name in names:
@@ -238,8 +257,15 @@ class Bench:
             rows += locked if buffer.read_only else (copy,)
             kept.append(array)
         for name, byte in (poisoned or {}).items():
-            rows.append((StepKind.FILL, self.buffers[name].start, byte, self.buffers[name].bytes))
+            kind, skipped = self._judged_part(name, StepKind.FILL, StepKind.FILL_PART)
+            rows.append((kind, self.buffers[name].start + skipped, byte, self.buffers[name].bytes - skipped))
         return Steps(rows, *kept)
+
+    def _judged_part(self, name: str, whole: StepKind, part: StepKind) -> tuple[StepKind, int]:
+        """The kind of a step on what this run is judged by, and its first byte."""
+        if self.part is None or self.buffers[name].bytes <= _IN_PARTS:
+            return whole, 0
+        return part, self.part * BLOCK
 
     def _carry_out(self, steps: Steps) -> None:
         if self._do(steps) >= 0:
@@ -254,12 +280,17 @@ class Bench:
         self._doubtful = self._doubtful or (self._contender is not contender and self._contender is not None)
         self._contender = contender
 
-    def reset(self) -> None:
-        """Before each run: poison the outputs or keep old results in them; restore what is read and written."""
+    def reset(self, *, partly: bool = False) -> None:
+        """Before each run: poison the outputs or keep old results in them; restore what is read and written.
+
+        `partly`: this run of many is judged by a part of large outputs, the next one by another. All of it would take
+        longer than most kernels.
+        """
         self._runs += 1
+        self.part = self._runs % PARTS if partly else None
         old = holds_old_data(self._runs) and self._last is not None and self._last is not self._present
         self._last = self._present
-        key = (id(self._present), 2 if old else self._runs // 2 % 2)
+        key = (id(self._present), 2 if old else self._runs // 2 % 2, self.part)
         if key not in self._resetting:
             spoilt = {t.name: poison(t.dtype, self._runs) for t in self._outputs if t.role != "inout" and not old}
             restored = [t.name for t in self._outputs if t.role == "inout"]
@@ -328,12 +359,14 @@ class Bench:
                 return rejected.detail
         return None
 
-    def same_as(self, right: Right) -> bool:
-        """Whether the outputs are equal, bit for bit, to some that were found correct."""
-        return all(
-            _memcmp(self.buffers[name].start, kept.ctypes.data, kept.nbytes) == 0
-            for name, kept in right.outputs.items()
-        )
+    def same_as(self, right: Right, *, partly: bool = False) -> bool:
+        """Whether the outputs are equal, bit for bit, to some that were found correct. `partly`: as far as this run is
+        judged."""
+        rows = []
+        for name, kept in right.outputs.items():
+            kind, skipped = self._judged_part(name, StepKind.SAME, StepKind.SAME_PART) if partly else (StepKind.SAME, 0)
+            rows.append((kind, self.buffers[name].start + skipped, kept.ctypes.data + skipped, kept.nbytes - skipped))
+        return self._do(Steps(rows)) < 0
 
     def close(self) -> None:
         self.arrays.clear()

@@ -56,11 +56,14 @@ _AROUND = 64 << 10  # bytes on each side that timed runs may read: at least a pa
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
 _MADV_HUGEPAGE = 14
+_MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of mremap
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -77,7 +80,7 @@ class Guarded:
         base = _libc.mmap(None, whole, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
         if base is None or base == ctypes.c_void_p(-1).value:
             raise MemoryError(f"no memory for the {size} bytes of {name}: {os.strerror(ctypes.get_errno())}")
-        self._mapping = (base, whole)
+        self._mapped = [(base, whole)]
         # Ending large buffers at a huge page's boundary gives them the same pages in every worker.
         end = base + GUARD + self._body
         end = -(-end // _HUGE) * _HUGE if self._body >= _HUGE_FROM else end
@@ -89,9 +92,9 @@ class Guarded:
         self.all: Array = _bytes_at(self.start, size)
         past = self.start + size
         self._canaries = (_bytes_at(self._first, self.start - self._first), _bytes_at(past, end - past))
-        for canary in self._canaries:
-            canary.fill(CANARY)
+        self._fill_canaries()
         self.read_only = self._around = False
+        self._others: list[int] = []  # where pages with other contents lie, and where those in use will
 
     def allow_reads(self, allowed: bool) -> None:
         """Set whether memory just outside may be read, as it usually may around a user's arrays; writing there traps.
@@ -125,6 +128,47 @@ class Guarded:
             raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
         self.read_only = read_only
 
+    def exchange(self) -> bool:
+        """Exchange all pages for others, which appear at the same addresses; the next time these come back.
+
+        A user's arrays change in place, and so do inputs between runs: copying 16 MB takes longer than many kernels,
+        and this takes 16 us. The first time the others are empty. False: the system cannot do it, and the contents are
+        undefined now.
+        """
+        fresh = not self._others
+        if fresh:
+            self._others = [self._reserved(), self._reserved()]
+        self.protect(read_only=True)  # one mapping again, if a kernel has changed a part of it
+        full, empty = self._others
+        exchanged = self._move(self._first, empty) and self._move(full, self._first)
+        self._others = [empty, full]
+        if fresh or not exchanged:
+            self.protect(read_only=False)
+            self._fill_canaries()
+            self.protect(read_only=True)
+        return exchanged
+
+    def _reserved(self) -> int:
+        """Memory for as many pages, placed alike with regard to huge pages."""
+        whole = self._body + _HUGE
+        base = _libc.mmap(None, whole, _READ | _WRITE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
+        if base is None or base == ctypes.c_void_p(-1).value:
+            return 0
+        self._mapped.append((base, whole))
+        at: int = base + (self._first - base) % _HUGE
+        if self._body >= _HUGE_FROM:
+            _libc.madvise(at, self._body, _MADV_HUGEPAGE)
+        return at
+
+    def _move(self, source: int, to: int) -> bool:
+        """Move pages. The source stays mapped, as a thread could map something else there."""
+        flags = _MAY_MOVE | _FIXED | _KEEP_MAPPED
+        return bool(source and to) and _libc.mremap(source, self._body, self._body, flags, to) == to
+
+    def _fill_canaries(self) -> None:
+        for canary in self._canaries:
+            canary.fill(CANARY)
+
     def place(self) -> BufferPlace:
         return BufferPlace(self.name, self.start, self.bytes, self.read_only)
 
@@ -145,7 +189,8 @@ class Guarded:
 
     def close(self) -> None:
         """Free the memory. No array over it may be used any more."""
-        _libc.munmap(*self._mapping)
+        for mapping in self._mapped:
+            _libc.munmap(*mapping)
 
 
 def _bytes_at(address: int, size: int) -> Array:

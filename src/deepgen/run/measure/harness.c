@@ -172,12 +172,16 @@ int dg_flush(const void *start, size_t bytes) {
 
 /* What is done to memory before and after every run, many steps in one call: in Python each takes as long as a short
  * run. Mirrored in harness.py. */
-enum { COPY, FILL, PROTECT, FLUSH, INTACT };
+enum { COPY, FILL, PROTECT, FLUSH, INTACT, SAME, FILL_PART, SAME_PART };
+enum { BLOCK = 4096, PARTS = 7 };
 struct step {
     uint64_t kind, to, from, bytes;
 };
 
-/* The first step that failed, or -1. INTACT fails where a byte is another. */
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* The first step that failed, or -1. INTACT fails where a byte is another, SAME where memory is. A PART is every seventh
+ * block. */
 int64_t dg_steps(const struct step *steps, size_t count) {
     for (size_t i = 0; i < count; i++) {
         unsigned char *to = (unsigned char *)(uintptr_t)steps[i].to;
@@ -188,6 +192,14 @@ int64_t dg_steps(const struct step *steps, size_t count) {
         case FILL: memset(to, (int)from, bytes); break;
         case PROTECT: fine = mprotect(to, bytes, (int)from) == 0; break;
         case FLUSH: dg_flush(to, bytes); break;
+        case SAME: fine = memcmp(to, (const void *)(uintptr_t)from, bytes) == 0; break;
+        case FILL_PART:
+            for (uint64_t at = 0; at < bytes; at += BLOCK * PARTS) memset(to + at, (int)from, least(BLOCK, bytes - at));
+            break;
+        case SAME_PART:
+            for (uint64_t at = 0; fine && at < bytes; at += BLOCK * PARTS)
+                fine = memcmp(to + at, (const char *)(uintptr_t)from + at, least(BLOCK, bytes - at)) == 0;
+            break;
         default: fine = !bytes || (*to == from && !memcmp(to, to + 1, bytes - 1));
         }
         if (!fine) return (int64_t)i;

@@ -40,6 +40,12 @@ class StepKind(IntEnum):
     PROTECT = 2
     FLUSH = 3
     INTACT = 4
+    SAME = 5
+    FILL_PART = 6
+    SAME_PART = 7
+
+
+BLOCK, PARTS = 4096, 7  # a part is every seventh block of so many bytes: no power of two, as tiles' sizes mostly are
 
 
 class Steps:
@@ -63,6 +69,15 @@ def in_python(steps: Steps) -> int:
         elif kind is StepKind.PROTECT:
             if _libc.mprotect(to, size, source) != 0:
                 return place
+        elif kind is StepKind.SAME:
+            if ctypes.string_at(to, size) != ctypes.string_at(source, size):
+                return place
+        elif kind in (StepKind.FILL_PART, StepKind.SAME_PART):
+            whole = StepKind.FILL if kind is StepKind.FILL_PART else StepKind.SAME
+            along = 0 if kind is StepKind.FILL_PART else 1  # a byte, or an address
+            for at in range(0, size, BLOCK * PARTS):
+                if in_python(Steps([(whole, to + at, source + along * at, min(BLOCK, size - at))])) >= 0:
+                    return place
         elif kind is StepKind.INTACT and ctypes.string_at(to, size) != bytes([source]) * size:
             return place
     return -1

@@ -152,7 +152,7 @@ FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's f
 HOPELESS = 10.0  # times the time to beat: a single sample is enough
 FAST = 0.7  # a sample below this share of the median is suspicious
 SPREAD = 3.0  # ratio of the quartiles above which samples are unsettled
-BEHIND = 0.25  # allowed interval of a slower kernel, as a share of its distance to the time to beat
+BEHIND = 1.0  # allowed interval of a slower kernel, as a share of its distance to the time to beat
 RESOLUTION = 1e-7  # seconds: the resolution for a single run; some clocks count in steps of 40 ns
 _STEP = 5  # samples between checks, once there are many
 

@@ -116,6 +116,7 @@ class Referee(ABC, Generic[E]):
         def work(entrant: E) -> None:
             entrant.first()
             self.look()
+            entrant.partly = True  # in finals it is not
             with self._timing(request):
                 latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
                 while not enough(samples, policy, beat) and time.monotonic() < latest:
