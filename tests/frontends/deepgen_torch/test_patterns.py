@@ -11,9 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stand_in import Everything  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch import products  # noqa: E402
+from deepgen.frontends.torch import ops, products  # noqa: E402
+from deepgen.frontends.torch.fused_products import exchange_regions  # noqa: E402
+from deepgen.frontends.torch.optimizing import EagerBackend  # noqa: E402
+from deepgen.frontends.torch.routes import Router  # noqa: E402
 from deepgen.vocabulary import BadInput  # noqa: E402
 
 F, nn = torch.nn.functional, torch.nn
@@ -141,6 +145,55 @@ def test_tensors_that_begin_at_one_place_in_a_call_may_not_in_the_next() -> None
     with torch.no_grad():
         dt.optimize(model, Everything(), race=False)  # type: ignore[arg-type]
         torch.testing.assert_close((model(x, x.detach()), model(x, added)), want)
+
+
+def traced_for(backend: Any, function: Any, *inputs: Any) -> Any:
+    """A backend's code for a function, without the compiler and its guards."""
+    graph = torch.fx.symbolic_trace(function)
+    for node, value in zip(graph.graph.nodes, inputs, strict=False):
+        node.meta["example_value"] = value
+    return backend(graph, inputs)
+
+
+@pytest.mark.parametrize("twice_first", [True, False])
+def test_one_tensor_may_be_passed_twice(twice_first: bool) -> None:
+    """Results do not rely on the compiler's guards, and kernels serve the calls after it: torch once did."""
+    x, weight, more = torch.randn(7, HIDDEN), torch.randn(HIDDEN, HIDDEN), torch.randn(7, HIDDEN)
+
+    def added(x: Any, weight: Any, more: Any) -> Any:
+        return F.gelu(F.linear(x, weight) + more)
+
+    def in_place(x: Any, weight: Any, more: Any) -> Any:
+        y = F.linear(x, weight)
+        y += more
+        return F.relu(y, inplace=True)
+
+    with torch.no_grad():
+        for function in (added, in_place):
+            router = Router(Everything(), race=False)  # type: ignore[arg-type]
+            run = traced_for(EagerBackend(router), function, x, weight, more)
+            for other in (x, more, x, x.detach(), more) if twice_first else (more, x, more, x.detach()):
+                torch.testing.assert_close(run(x, weight, other), function(x, weight, other))
+            assert router.met and all(met.ours and met.calls.served for met in router.met), function.__name__
+
+
+def test_regions_of_compiled_code_are_kept_once_and_only_if_they_pay() -> None:
+    def compiled() -> Any:
+        return make_fx(lambda x, w: torch.ops.aten.relu(torch.ops.aten.mm(x, w)), tracing_mode="fake")(x, w).graph
+
+    x, w = torch.randn(9, HIDDEN), torch.randn(HIDDEN, WIDE)
+    router = Router(Everything(), race=False)  # type: ignore[arg-type]
+    before = len(ops.REGIONS)
+    for _ in range(3):
+        exchange_regions(compiled(), router, lambda *_: False)
+    assert len(ops.REGIONS) == before
+    numbers = set()
+    for _ in range(3):
+        graph = compiled()
+        exchange_regions(graph, router, lambda *_: True)
+        numbers |= {node.args[1] for node in graph.nodes if node.target is ops.OPS.region.default}
+    assert numbers == {before} and len(ops.REGIONS) == before + 1
+    torch.testing.assert_close(ops.OPS.region([x, w], before), torch.relu(x @ w))
 
 
 def test_what_is_read_elsewhere_is_no_pattern() -> None:

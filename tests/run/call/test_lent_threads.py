@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from plain_operators import CPU, GEMM, Ones, plain, sizes, tensors
 
 from deepgen.operators import gemm
+from deepgen.run.call import native
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.vocabulary import Kernel, ScalarArg, Source
 
@@ -73,3 +75,10 @@ def test_all_work_is_done_once_whatever_number_of_threads_is_lent(lent: int) -> 
 
 def test_kernels_without_such_threads_stay_as_they_are() -> None:
     assert not load(GEMM, gemm(8, 8, 8), CPU).run_on(1)
+
+
+def test_a_binary_that_is_opened_again_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_borrowers", {})
+    for handle in (1, 2, 1, 1):
+        native.lend(SimpleNamespace(_handle=handle, deepgen_set_parallel=lambda address: None), 0)  # type: ignore[arg-type]
+    assert [*native._borrowers] == [1, 2]

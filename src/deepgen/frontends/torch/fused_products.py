@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from deepgen.frontends.torch import products
-from deepgen.frontends.torch.ops import OPS, REGIONS, CompiledRegion
+from deepgen.frontends.torch.ops import OPS, CompiledRegion, number_of
 from deepgen.frontends.torch.patterns import VIEWS_BEFORE, Region, name_of, regions
 from deepgen.frontends.torch.products import Asked, format_of, has_pairs, placed
 from deepgen.frontends.torch.routes import Router
@@ -75,14 +75,15 @@ def of_region(region: Region) -> Fused | None:
 def exchange_regions(graph: Graph, router: Router, pays: Callable[..., bool]) -> None:
     """Replace parts of a graph that is being compiled by kernels where these are faster than torch's products alone."""
     for region, whole in [*regions(graph, of_region)]:
-        node, number = region.nodes[-1], len(REGIONS)
-        values = tuple(one.meta["val"] for one in region.inputs)
-        route = router.route(f"region {number}", values, region.products, read=whole.asked)
+        values, code = tuple(one.meta["val"] for one in region.inputs), region.alone.code
+        route = router.route(f"region {code}", values, region.products, read=whole.asked)
         if route is None:
             continue
-        REGIONS.append(CompiledRegion(route, region.alone, region.products))
-        if pays(route, "region", (*values, number), node):
-            region.replace(graph, OPS.region.default, ([*region.inputs], number))
+        compiled = CompiledRegion(route, region.alone, region.products)
+        if pays(route, "region", (*values, compiled), region.nodes[-1]):
+            number = number_of(compiled, code)
+            if number is not None:
+                region.replace(graph, OPS.region.default, ([*region.inputs], number))
 
 
 def fused(graph: GraphModule, output: Node, tensors: Sequence[Any]) -> Fused | None:

@@ -44,7 +44,7 @@ _TORCHS: Mapping[str, Call] = {
     **{kind: TORCHS[kind] for kind in ("mm", "int_mm", "bmm", "addmm")},
     "scaled_mm": scaled_mm,
     "two_scales_mm": two_scales_mm,
-    "region": lambda *tensors, out: REGIONS[tensors[-1]].products(*tensors[:-1]),
+    "region": lambda *tensors, out: tensors[-1].products(*tensors[:-1]),
 }
 _WARM = 4  # untimed warm-up calls: with two sets of tensors, scales are cached after two calls of each
 _routers: list[Router] = []  # at most one
@@ -237,7 +237,8 @@ def _register() -> None:
 
     def lower_region(tensors: Any, number: int) -> Any:
         values = _values(V.graph.current_node.args[0])
-        return output_of(extern("region", REGIONS[number].route, (number,), (None, None)), inputs_of(tensors, values))
+        region = REGIONS[number]
+        return output_of(extern("region", region.route, (region,), (None, None)), inputs_of(tensors, values))
 
     register_lowering(OPS.region.default, type_promotion_kind=None)(lower_region)
     for op, kind in _OURS.items():
@@ -311,7 +312,7 @@ def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
 def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None, None)) -> Call:
     """The function that compiled code calls, with the tensors of our operator and `out`."""
     if kind == "region":
-        alone = REGIONS[rest[0]].alone
+        alone = rest[0].alone
 
         def region(*tensors: Any, out: Any) -> None:
             if (not (route.captured or route.compiled) and route.idle) or route.run(tensors, out) is None:

@@ -144,7 +144,21 @@ class CompiledRegion:
     products: Callable[..., Any]
 
 
-REGIONS: list[CompiledRegion] = []
+REGIONS: list[CompiledRegion] = []  # compiled code knows them by their numbers
+_MOST_REGIONS = 10_000
+_numbers: dict[tuple[Any, str], int] = {}
+
+
+def number_of(region: CompiledRegion, code: str) -> int | None:
+    """The number by which compiled code calls a region. Regions of one route with the same code share it, however often
+    they are compiled. None if there are too many.
+    """
+    if (region.route, code) not in _numbers:
+        if len(REGIONS) >= _MOST_REGIONS:
+            return None
+        REGIONS.append(region)
+        _numbers[region.route, code] = len(REGIONS) - 1
+    return _numbers[region.route, code]
 
 
 def _region(tensors: Any, number: int) -> Any:

@@ -132,8 +132,8 @@ def _read_of(region: Region) -> Pattern | None:
 class _Deciding(Deciding):
     """As of single calls, but a pattern's tensors are not in the operator's order, or are prepared first."""
 
-    def __init__(self, router: Router, torchs: Run, pattern: Pattern) -> None:
-        super().__init__(router, f"pattern {id(torchs)}", torchs)
+    def __init__(self, router: Router, torchs: GraphModule, pattern: Pattern) -> None:
+        super().__init__(router, f"pattern {torchs.code}", torchs)
         self._pattern = pattern
 
     def _routed(self, args: tuple[Any, ...]) -> Route | None:
@@ -155,11 +155,15 @@ class _Deciding(Deciding):
 
 
 def pattern_of(router: Router, torchs: GraphModule, pattern: Pattern) -> Run:
-    """A function that computes what several calls of torch do; with gradients torch serves it."""
+    """A function that computes what several calls of torch do. With gradients torch serves it, and if one tensor is
+    passed twice: which of the two an operand is cannot be seen then, but the decision also holds for other tensors.
+    """
     calls = _Deciding(router, torchs, pattern)
     places = calls.places
 
     def pattern_call(*tensors: Any) -> Any:
+        if len({*map(id, tensors)}) < len(tensors):
+            return torchs(*tensors)
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[torch.is_grad_enabled()].get(0, ()):
                 if check(*tensors):

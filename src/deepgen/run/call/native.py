@@ -314,7 +314,7 @@ def _parallel(torch: Any) -> int | None:
 
 
 _LENT = "deepgen_set_parallel"
-_borrowers: list[ctypes.CDLL] = []  # libraries stay loaded
+_borrowers: dict[int, ctypes.CDLL] = {}  # by handle; libraries stay loaded, and are often opened again
 
 
 def lend(library: ctypes.CDLL, parallel: int) -> bool:
@@ -325,7 +325,7 @@ def lend(library: ctypes.CDLL, parallel: int) -> bool:
     if not hasattr(library, _LENT):
         return False
     library.deepgen_set_parallel(ctypes.c_void_p(parallel))
-    _borrowers.append(library)
+    _borrowers[library._handle] = library
     return True
 
 
@@ -342,7 +342,7 @@ def renewed_lock() -> Any:
 def _renew() -> None:
     for lock in list(_locks):
         lock._at_fork_reinit()  # as Python does with its own locks
-    for library in _borrowers:
+    for library in _borrowers.values():
         library.deepgen_set_parallel(None)
 
 
