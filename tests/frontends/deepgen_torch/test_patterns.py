@@ -14,7 +14,7 @@ from stand_in import Everything  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch import ops, products  # noqa: E402
+from deepgen.frontends.torch import inductor, ops, products, tracing  # noqa: E402
 from deepgen.frontends.torch.fused_products import exchange_regions  # noqa: E402
 from deepgen.frontends.torch.optimizing import EagerBackend  # noqa: E402
 from deepgen.frontends.torch.routes import Router  # noqa: E402
@@ -175,6 +175,39 @@ def test_one_tensor_may_be_passed_twice(twice_first: bool) -> None:
             for other in (x, more, x, x.detach(), more) if twice_first else (more, x, more, x.detach()):
                 torch.testing.assert_close(run(x, weight, other), function(x, weight, other))
             assert router.met and all(met.ours and met.calls.served for met in router.met), function.__name__
+
+
+def test_joined_weights_may_have_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second half is read at an offset."""
+    monkeypatch.setattr(products, "PAIRS_ON", ("cpu",))
+    x, weight, bias = torch.randn(7, HIDDEN), torch.randn(2 * WIDE, HIDDEN), torch.randn(2 * WIDE)
+
+    def gated(x: Any, weight: Any, bias: Any) -> Any:
+        gate, up = F.linear(x, weight, bias).chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    routers = [Router(Everything(), race=False) for _ in range(2)]  # type: ignore[arg-type]
+    graph = make_fx(gated, decomposition_table=tracing._parts(), tracing_mode="fake")(x, weight, bias)
+    exchange_regions(graph.graph, routers[0], lambda *_: True)
+    [call] = (node for node in graph.graph.nodes if node.target is ops.OPS.region.default)
+    order = [[node for node in graph.graph.nodes if node.op == "placeholder"].index(one) for one in call.args[0]]
+    region = ops.REGIONS[call.args[1]]
+    compiled = inductor.call_of("region", region.route, (region,))
+
+    def in_compiled_code(*inputs: Any) -> Any:
+        out = torch.empty(7, WIDE)
+        compiled(*(inputs[place] for place in order), out=out)
+        return out
+
+    with torch.no_grad():
+        in_model = traced_for(EagerBackend(routers[1]), gated, x, weight, bias)
+        for _ in range(3):
+            for run in (in_compiled_code, in_model):
+                torch.testing.assert_close(run(x, weight, bias), gated(x, weight, bias))
+            x, weight, bias = torch.randn_like(x), torch.randn_like(weight), torch.randn_like(bias)
+    for router in routers:
+        served = [(met.operator.describe(), met.calls.served) for met in router.met]
+        assert served == [("gemm f32 nt 7x40x24 silu(x + bias[n]) * (y + bias2[n])", 3)]
 
 
 def test_regions_of_compiled_code_are_kept_once_and_only_if_they_pay() -> None:

@@ -52,9 +52,10 @@ class Fused:
     shape: tuple[int, ...]
     dtype: Any
     read: Callable[[Sequence[Any]], tuple[Any, ...]]
+    offsets: tuple[int, ...]  # of each tensor, in elements
 
     def asked(self, *args: Any) -> Asked | None:
-        return placed(self.operator, self.read(args), args, self.shape, self.dtype)
+        return placed(self.operator, self.read(args), args, self.shape, self.dtype, offsets=self.offsets)
 
 
 def of_region(region: Region) -> Fused | None:
@@ -169,7 +170,11 @@ class _Reading:
             return None  # each element is multiplied once or twice: product families are for more reuse
         sources = self._sources()
         names = [one.name for one in joint.tensors() if one.name != "C"]
-        whole = Fused(joint, self.shape, value.dtype, lambda all_: tuple(sources[name](all_) for name in names))
+        second = {one.name: n for (_, half), one in self.operands.items() if half == 1}  # of joined biases
+        offsets = tuple(second.get(name, 0) for name in names)
+        whole = Fused(
+            joint, self.shape, value.dtype, lambda all_: tuple(sources[name](all_) for name in names), offsets
+        )
         whole.read(tensors)  # raises if something that it reads is computed
         return whole
 

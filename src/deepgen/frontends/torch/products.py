@@ -238,6 +238,7 @@ class Asked:
     dtype: Any
     strides: tuple[int, ...] | None = None  # of the result, if it is not contiguous
     again: Reads | None = None  # how calls like it are read, where the first took more than a look at its tensors
+    offsets: tuple[int, ...] = ()  # bytes from the argument to what is read, of each tensor; empty: none
 
 
 def asked(
@@ -265,22 +266,27 @@ def placed(
     shape: Sequence[int],
     dtype: Any,
     strides: tuple[int, ...] | None = None,
+    offsets: Sequence[int] = (),
 ) -> Asked | None:
     """What several calls compute together from `args`; None if a tensor does not begin where one of these does, or if
-    two of these begin at one place: in the next call they may not.
+    two of these begin at one place: in the next call they may not. `offsets`: of each tensor, in elements, if some are
+    later parts of an argument, such as one of two joined biases.
     """
+    offsets = offsets or (0,) * len(tensors)
     begins: dict[tuple[int, int], int] = {}
     if any(args[begins.setdefault(_begin(arg), place)] is not arg for place, arg in enumerate(args)):
         return None
-    places = [begins.get(_begin(tensor)) for tensor in tensors]
+    places = [begins.get(_begin(tensor, offset)) for tensor, offset in zip(tensors, offsets, strict=True)]
     if any(place is None or args[place].dtype != one.dtype for place, one in zip(places, tensors, strict=True)):
         return None
-    return asked(lambda: operator, tensors, tuple(p for p in places if p is not None), shape, dtype, strides)
+    whole = asked(lambda: operator, tensors, tuple(p for p in places if p is not None), shape, dtype, strides)
+    sizes = tuple(offset * tensor.element_size() for tensor, offset in zip(tensors, offsets, strict=True))
+    return whole and replace(whole, offsets=sizes if any(sizes) else ())
 
 
-def _begin(tensor: Any) -> tuple[int, int]:
-    """A tensor's memory and its place there, of a compiler's fake tensors too."""
-    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+def _begin(tensor: Any, offset: int = 0) -> tuple[int, int]:
+    """A tensor's memory and its place there, or that before an offset, of a compiler's fake tensors too."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset() - offset
 
 
 def has_pairs(tensor: Any) -> bool:

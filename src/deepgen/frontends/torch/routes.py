@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import cycle
 from math import inf
+from operator import add, or_
 from threading import get_ident
 from typing import Any, TypeAlias
 
@@ -69,14 +70,14 @@ class Route:
     """
 
     __slots__ = (
-        "_device", "_failed", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
-        "captured", "compiled", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
+        "_device", "_failed", "_fires", "_for_graphs", "_loaded", "_offsets", "_others", "_read", "align", "called",
+        "calls", "captured", "compiled", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
         self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, asked.again or read
-        self._loaded, self.align, self.calls = won.kernel, won.kernel.align, won.calls
+        self._loaded, self.align, self.calls, self._offsets = won.kernel, won.kernel.align, won.calls, asked.offsets
         self.gain, self.raced = won.gain, won.raced
         self.called, self.captured, self.compiled = won.serves_in()
         self._device = asked.tensors[0].get_device()
@@ -211,9 +212,9 @@ class Route:
         elif not self._fits(out):
             return None
         at = (*[args[place].data_ptr() for place in self.places], out.data_ptr())
-        for address in at:
-            if address % self.align:
-                return None
+        at = (*map(add, at, self._offsets), at[-1]) if self._offsets else at
+        if reduce(or_, at) % self.align:
+            return None
         fire(at, stream)
         return out
 

@@ -57,6 +57,7 @@ class Traced:
     strides: tuple[int, ...] | None
     _read: Callable[[Sequence[Any]], tuple[Any, ...]]
     _state: Callable[[], Sequence[Any]]
+    _offsets: tuple[int, ...] = ()  # of each tensor that is read, in elements, where it is a part of another
 
     def arguments(self, *inputs: Any) -> tuple[Any, ...]:
         """Views of the inputs and parameters, as the operator's kernels take them."""
@@ -64,7 +65,8 @@ class Traced:
 
     def asked(self, *inputs: Any) -> Asked | None:
         """A call with these inputs; None if what the operator reads does not begin where they do."""
-        return placed(self.operator, self.arguments(*inputs), inputs, self.shape, self.dtype, self.strides)
+        tensors = self.arguments(*inputs)
+        return placed(self.operator, tensors, inputs, self.shape, self.dtype, self.strides, self._offsets)
 
     def result(self, out: Any) -> Any:
         """The operator's result in the module's form."""
@@ -80,7 +82,8 @@ def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
     call = node and _called(graph, node, tensors)
     if call is None and (whole := fused(graph, _output(graph), tensors)) is not None:
         out = _output(graph).meta["val"]
-        return Traced(whole.operator, tuple(out.shape), out.dtype, None, whole.read, partial(_detached, state))
+        own = partial(_detached, state)
+        return Traced(whole.operator, tuple(out.shape), out.dtype, None, whole.read, own, whole.offsets)
     if call is None and any(one.target in _ATTENTION for one in graph.graph.nodes):
         graph = _graph(module, [*state()], tensors, inputs, _parts())
     if node is None or call is None or _is_vector(call.operator):
