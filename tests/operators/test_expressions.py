@@ -183,6 +183,20 @@ def test_a_lost_term_is_found_after_an_epilogue_and_in_a_mean() -> None:
         assert found.wrong > 0.98 * changed.sum() > 0
 
 
+def test_sums_that_were_rounded_to_fewer_digits_than_the_result_has_may_be_as_far_off() -> None:
+    a, b, k = dg.tensor("a", (3, 20), "f32"), dg.tensor("b", (20, 4), "f32"), dg.reduce_axis("k", 20)
+    half = dg.compute("half", (3, 4), lambda i, j: dg.sum(a[i, k] * b[k, j], k).cast("f16"))
+    wide = dg.compute("wide", (3, 4), lambda i, j: half[i, j].cast("f32"))
+    operator = ExpressionOperator(dg.expression(wide, half))
+    inputs = operator.inputs(1)
+    computed = (inputs["a"] @ inputs["b"]).astype(np.float16)
+    for results in (computed, np.nextafter(computed, np.float16(np.inf))):
+        for output in operator.signature().outputs:
+            answer, of = operator.reference(inputs)[output.name], dtype(operator.expression().dtype_of(output.name))
+            compared = compare(results.astype(of.numpy()), answer, of, operator.tolerance(output.name))
+            assert compared.ok == (results is computed or output.name == "half"), (output.name, compared)
+
+
 @pytest.mark.parametrize(
     ("kept", "found"),
     [

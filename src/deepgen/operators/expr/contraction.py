@@ -97,14 +97,17 @@ def factor(expression: Expression, value: Value) -> Factor | None:
 
 def plain_contraction(expression: Expression, output: str) -> Contraction | None:
     """The sum of products that an output consists of, except for a final cast, if its factors are not computed; None
-    otherwise."""
+    otherwise, and if it was rounded to fewer digits than the output has."""
     stage = expression.stage(output)
-    inner = stage.value
+    inner, coarsest = stage.value, 0.0
     while isinstance(inner, Cast):
         inner = inner.value
+        coarsest = max(coarsest, dtype(inner.dtype).epsilon)
     if stage.reduce is None and isinstance(inner, Read) and _reads_all(inner, stage):
         staged = any(one.name == inner.tensor for one in expression.stages)
-        return plain_contraction(expression, inner.tensor) if staged else None
+        sums = plain_contraction(expression, inner.tensor) if staged else None
+        finest = max(dtype(stage.dtype).epsilon, dtype(sums.stage.dtype).epsilon) if sums else 0.0
+        return sums if coarsest <= finest else None
     product = contraction(expression, stage)
     if product is None or not all(copies(expression, one.read.tensor) for one in (product.left, product.right)):
         return None
