@@ -29,6 +29,12 @@ def is_summed(stage: Stage) -> bool:
     return stage.reduce is not None or stage.scan is not None
 
 
+def computed_in_blocks(expression: Expression) -> dict[str, Stage]:
+    """The stages that a block may compute for itself where it reads them: neither sums, nor results, which are stored
+    whole."""
+    return {one.name: one for one in expression.stages if not is_summed(one) and one.name not in expression.outputs}
+
+
 def elements(stage: Stage) -> int:
     """How many elements each result is reduced from."""
     return prod(axis.extent for axis in stage.reduced)

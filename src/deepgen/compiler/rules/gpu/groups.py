@@ -193,18 +193,27 @@ def _with_its_sum(expression: Expression, stage: Stage, rows: bool = True) -> St
     every = _read_reductions(expression, stage)
     if pieces := [one for one in every if one.scan and stores_backwards(expression, stage, one) is not None]:
         return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
-    read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
+    read = [one for one in every if facts.fusible_consumer(expression, one) == stage and _in_place(stage, one)]
     chained = [one for one in read if _read_reductions(expression, one)]
     if rows and any(_along_rows(one) or short_columns(one) or _of_pairs(one) for one in chained):
         return None  # for example, a variance reads the mean: a row is reduced twice
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
 
 
+def _in_place(stage: Stage, sums: Stage) -> bool:
+    """Whether a scanned axis is the same one of both stages: a lane stores the elements that it scanned."""
+    if not sums.scan:
+        return True
+    place, same = scanned_place(sums), facts.same_places(stage, sums)
+    return same is not None and same[place] == stage.axes[place].name
+
+
 def stores_backwards(expression: Expression, stage: Stage, scan: Stage) -> bool | None:
     """Whether it stores scanned rows, or pieces of rows one after the other, from the last element to the first; None
-    if it does not store all of them in order."""
+    if it does not store all of them in order, or if they are results themselves, which lanes do not keep."""
     own, places = [axis.name for axis in stage.axes], facts.reads_of(stage, scan.name)
-    if len(set(places)) != 1 or facts.readers(expression, scan.name) != (stage,):
+    stored = scan.name in expression.outputs
+    if stored or len(set(places)) != 1 or facts.readers(expression, scan.name) != (stage,):
         return None
     length, pieces, place = scan.axes[scanned_place(scan)].extent, len(scan.axes) > len(own), scanned_place(scan)
     place -= int(pieces)

@@ -24,7 +24,7 @@ _RUNS = 256  # approximate runs of 16 bytes per block of a filter
 
 def tile(expression: Expression, tensor: str, packed: str) -> tuple[s.Step, ...]:
     """The step that creates the copy in shared memory; none if `packed` is more than a copy of one tensor."""
-    stages = {stage.name: stage for stage in expression.stages}
+    stages = facts.computed_in_blocks(expression)
     sources = {read.tensor for read in reads(stages[tensor].value)} if tensor in stages else {tensor}
     inputs = {one.name for one in expression.tensors}
     if len(sources) != 1 or not sources <= inputs:

@@ -210,11 +210,11 @@ def _possible(sketch: Sketch) -> bool:
 
 
 def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
-    """The stages that matrix products read."""
+    """The stages that matrix products read, and that blocks compute themselves."""
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     names = {read.tensor for c in contractions for read in (c.left, c.right)}
-    return frozenset(names & {stage.name for stage in expression.stages if not facts.is_summed(stage)})
+    return frozenset(names & facts.computed_in_blocks(expression).keys())
 
 
 def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
@@ -265,7 +265,7 @@ def _by_matrices(
     through = plan.stage(staged) if form or part.spread else None
     stored = plan.stage(part.stored.name)
     tensor.by_matrices(plan, stored, product, all_taps=all_taps, staged=through, transposed_in_block=transposed)
-    stages = {stage.name for stage in plan.base.stages if not facts.is_summed(stage)}
+    stages = set(facts.computed_in_blocks(plan.base))
     for read in (product.left, product.right):
         if order(read, product) is not None and read.tensor != transposed:
             _packed(plan, packed_name(read.tensor, stages), along_of(read, product))

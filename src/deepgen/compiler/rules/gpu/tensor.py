@@ -166,7 +166,7 @@ def _copied(
 ) -> Extent:
     """An operand's part in shared memory. Returns its bytes. With `transposes_it`, threads transpose it."""
     sums, tensor = c.stage.name, read.tensor
-    stages = {stage.name: stage for stage in plan.base.stages if not facts.is_summed(stage)}
+    stages = facts.computed_in_blocks(plan.base)
     places = order(read, c)
     own = tensor in stages and (places is None or transposes_it)
     name = tensor if own else f"{tensor}.shared"
@@ -222,7 +222,7 @@ def copies(
     expression: Expression, c: MatrixContraction, reader: str, transposed_in_block: str = ""
 ) -> tuple[s.Step, ...]:
     """Steps that create stages: operands in shared memory, reordered before that if necessary."""
-    names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
+    names = set(facts.computed_in_blocks(expression))
     steps: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
