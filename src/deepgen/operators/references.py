@@ -189,8 +189,9 @@ def _product(gemm: Gemm, left: Array, right: Array, out: Array) -> Array:
 
 
 def _norms(x: Array, axis: int) -> Array:
-    norms: Array = np.sqrt(np.square(x, dtype=np.float64).sum(axis))
-    return norms
+    # Without an array of all squares, which takes ten times as long.
+    squares: Array = np.einsum("ij,ij->i" if axis == -1 else "ij,ij->j", x, x, dtype=np.float64)
+    return np.sqrt(squares)
 
 
 def _activate(x: Array, activation: str) -> Array:
