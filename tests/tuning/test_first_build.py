@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,3 +81,10 @@ def test_where_it_cannot_be_kept_nothing_is_begun(tmp_path: Path, monkeypatch: p
     begin_first_build(request, current)
     begin_first_build(replace(request, target=targets.resolve("sim")), current)
     assert not pool._begun
+
+
+def test_a_study_does_not_import_what_takes_long_and_is_not_needed(tmp_path: Path) -> None:
+    """numpy imports its masked arrays when it is asked for distinct values or a median: 0.17 s without bytecode."""
+    study = f"dg.tune(dg.gemm(256, 256, 256), target='sim', trials=30, out={str(tmp_path)!r})"
+    program = f"import sys, deepgen as dg; {study}; sys.exit('numpy.ma' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -13,6 +13,7 @@ from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import BadInput, JsonObject, Kernel
 from deepgen.vocabulary.code_digest import code_digest
+from deepgen.vocabulary.dtypes import EIGHT_BITS, OF_C, STORED
 
 if TYPE_CHECKING:
     from deepgen.compiler.making import Making
@@ -66,11 +67,8 @@ class Rules:
             expression = operator.expression()
         except BadInput as error:  # some forms of an operator have none, such as a GEMM that reads its result
             return f"cannot be expressed: {error}"
-        from deepgen.compiler.passes.ir import EIGHT_BITS, STORED
-        from deepgen.compiler.text.dialect import TYPES
-
         of_cpus = EIGHT_BITS if isinstance(target, Gpu) else ()
-        strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL}.difference(of_cpus))
+        strange = sorted(_formats(expression) - {*OF_C, *STORED, BOOL}.difference(of_cpus))
         if strange:
             return f"it has no arithmetic for {', '.join(strange)}"
         if not isinstance(target, Hip):

@@ -40,7 +40,6 @@ from deepgen.compiler.interpret_memory import (
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
 from deepgen.compiler.intrinsics.tiles import TILES, block_of
 from deepgen.compiler.passes.ir import (
-    STORED,
     Alloc,
     Barrier,
     Buffer,
@@ -59,6 +58,7 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, PARALLEL, THREADS
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Logic, Place, Read, Select, Unary, Value
 from deepgen.vocabulary import dtype
+from deepgen.vocabulary.dtypes import STORED
 
 _MOST_LANES = 1 << 15
 _COMPARE: dict[str, Any] = {"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal}

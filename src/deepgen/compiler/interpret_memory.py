@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Buffer, Launch, Store
+from deepgen.compiler.passes.ir import Buffer, Launch, Store
 from deepgen.compiler.passes.pipeline import COMMIT
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import dtype
-from deepgen.vocabulary.dtypes import narrow, widen
+from deepgen.vocabulary.dtypes import EIGHT_BITS, STORED, narrow, widen
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Places: TypeAlias = "int | Array"

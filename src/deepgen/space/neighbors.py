@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from deepgen.space.layers import Ints, Layer
+from deepgen.vocabulary.dtypes import distinct
 
 _FAR = 1 << 20
 
@@ -60,7 +61,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
         here = behind[parents] + prices[level]
         through = here + ahead[level + 1][layer.child]
         variable = layer.variable
-        for place in np.unique(layer.place).tolist():
+        for place in distinct(layer.place).tolist():
             if place != row[variable] and place != absent[variable]:
                 edges = np.flatnonzero(layer.place == place)
                 best = int(edges[np.argmin(through[edges])])

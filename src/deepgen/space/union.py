@@ -22,6 +22,7 @@ from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes
 from deepgen.space.relax import Partial, relax
 from deepgen.space.rows import variable
+from deepgen.vocabulary.dtypes import distinct
 from deepgen.vocabulary.errors import BadInput
 
 Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: its place in the union
@@ -165,7 +166,7 @@ class Union:
             numbers = np.array(ranks, dtype=object)
             which = np.array([bisect_right(self._ends, rank) for rank in ranks], dtype=np.int64)
         which[numbers < 0] = len(self.parts)
-        for part in np.unique(which[which < len(self.parts)]).tolist():
+        for part in distinct(which[which < len(self.parts)]).tolist():
             at = np.flatnonzero(which == part)
             yield part, at.tolist(), (numbers[at] - self._starts(part)).tolist()
 
@@ -317,7 +318,7 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
     for _ in range(0, _MOST, n):
         picked = rng.choice(len(parts), size=n, p=odds)
         results: dict[int, list[int]] = {}  # by index among the picked ones: the first valid one is taken, without bias
-        for which in np.unique(picked).tolist():
+        for which in distinct(picked).tolist():
             at = np.flatnonzero(picked == which)
             valid, rows = parts[which].valid_rows(len(at), rng)
             if valid.any():

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-EIGHT_BITS = ("f8e4m3", "f8e5m2")
-STORED = ("f16", "bf16", *EIGHT_BITS)  # formats that are computed with as f32
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from math import prod
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, WideProduct
 from deepgen.compiler.passes.ir import (
-    STORED,
     Alloc,
     Around,
     Barrier,
@@ -43,6 +42,7 @@ from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, SERIAL, VECT
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Read, reads
 from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.dtypes import STORED
 
 _MOST_VARIABLES = 256
 

@@ -15,7 +15,6 @@ from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
 from deepgen.compiler.intrinsics.vectors import INTERLEAVE, Square, vector_types
 from deepgen.compiler.passes.ir import (
-    EIGHT_BITS,
     Alloc,
     Barrier,
     Buffer,
@@ -39,6 +38,7 @@ from deepgen.kernels.shared import sources
 from deepgen.operators.expr import nodes
 from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
+from deepgen.vocabulary.dtypes import EIGHT_BITS
 
 _Key: TypeAlias = "tuple[int, str, int]"  # the kind of a function, its name, its lanes
 _DOT, _TILE, _SCAN, _SQUARE, _OVER, _BYTES = range(6)  # in the order of a file

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
 
-from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Buffer
+from deepgen.compiler.passes.ir import Buffer
 from deepgen.operators.expr.nodes import BOOL, Const
 from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.dtypes import EIGHT_BITS, OF_C, STORED
 from deepgen.vocabulary.kernel import is_reserved
-
-TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ GPUS = {dialect.language: dialect for dialect in (CUDA, HIP)}
 def arithmetic(name: str) -> str:
     """The type in which numbers of a format are computed."""
     kind = "f32" if name in STORED else name
-    if kind not in TYPES and kind != BOOL:
-        raise BadInput(f"C kernels made by rules do not support {name}", allowed=", ".join((*TYPES, *STORED)))
+    if kind not in OF_C and kind != BOOL:
+        raise BadInput(f"C kernels made by rules do not support {name}", allowed=", ".join((*OF_C, *STORED)))
     return kind
 
 

@@ -10,7 +10,6 @@ from math import prod
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct
 from deepgen.compiler.passes.ir import (
-    STORED,
     Alloc,
     Barrier,
     Buffer,
@@ -37,6 +36,7 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Expression, Read, Unary, Value
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
+from deepgen.vocabulary.dtypes import STORED
 
 _LANES = 32  # threads of a row, at most, that load numbers of a row early
 _BLOCKS = 1  # per multiprocessor: as many as fit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import frexp, gcd
 from typing import TypeAlias
 
-from deepgen.compiler.passes.ir import STORED, Buffer, For, If, Seq, Stmt, Store, unguarded
+from deepgen.compiler.passes.ir import Buffer, For, If, Seq, Stmt, Store, unguarded
 from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
@@ -16,6 +16,7 @@ from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import PLACED, Binary, Const, Read, Select, Unary, Value, children, reads
 from deepgen.vocabulary import dtype
+from deepgen.vocabulary.dtypes import STORED
 
 Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 ONE_PLUS_ERF, ROUNDED = "one_plus_erf", "rounded"

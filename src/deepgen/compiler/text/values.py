@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from deepgen.compiler.intrinsics.vectors import ALTERNATE, BYTES, PRODUCTS, conversion, either
-from deepgen.compiler.passes.ir import EIGHT_BITS, STORED, Alloc, Buffer, For
+from deepgen.compiler.passes.ir import Alloc, Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Compare, Const, Place, Read, Select, Unary, Value, reads
 from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.dtypes import EIGHT_BITS, STORED
 
 S = TypeVar("S", bound="Scope")
 _INFIX = {

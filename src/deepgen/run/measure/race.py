@@ -39,7 +39,7 @@ class RaceResult(Generic[Key]):
     def leader(self, among: Iterable[Key]) -> Key | None:
         """The contender with the least median among these; None if all have failed."""
         able = [name for name in among if name in self.samples]
-        return min(able, key=lambda name: float(np.median(self.samples[name])), default=None)
+        return min(able, key=lambda name: median(self.samples[name]), default=None)
 
     def fitting(self, max_seconds: float) -> int:
         """The number of further rounds that fit into the time, at the pace so far."""
@@ -119,7 +119,7 @@ class Ratio:
 def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
     """The median of the round-by-round ratios, which is robust to a slow round that affects both."""
     logs = np.sort(np.log(np.asarray(slower)) - np.log(np.asarray(faster)))
-    return Ratio(*(float(np.exp(log)) for log in (np.median(logs), *_interval(logs))))
+    return Ratio(*(float(np.exp(log)) for log in (median(logs), *_interval(logs))))
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from deepgen import operators
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance, record
 from deepgen.operators.compare import compare, floor, scale_format
 from deepgen.vocabulary import Json, digest
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.dtypes import distinct, dtype
 
 Compiled = Callable[[Operator, Mapping[str, Array], str], "dict[str, Answer] | None"]
 SAMPLES = 1000
@@ -79,10 +79,10 @@ def sampled(shape: tuple[int, ...], rows: int | None = None, most: int = SAMPLES
     corners = np.ravel_multi_index([end.reshape(-1) for end in ends], shape)
     rng, last = np.random.default_rng(size), shape[-1]
     if rows is None or size // last <= rows:
-        return np.unique(np.concatenate([corners, rng.integers(0, size, count)]))
+        return distinct(np.concatenate([corners, rng.integers(0, size, count)]))
     kept = rng.integers(0, size // last, rows)
     others = kept[:, None] * last + rng.integers(0, last, (rows, -(-count // rows)))
-    return np.unique(np.concatenate([corners, others.reshape(-1)]))
+    return distinct(np.concatenate([corners, others.reshape(-1)]))
 
 
 def reference(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepgen.space import Space
+from deepgen.vocabulary.dtypes import distinct
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -205,7 +206,7 @@ def _derived(space: Space) -> list[Derived]:
         if values.dtype.kind not in "biuf" and not all(isinstance(v, (int, float)) for v in values.tolist()):
             continue
         shares = np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1]
-        edges = np.unique(np.sort(values)[(shares * (len(values) - 1)).astype(np.int64)]) if len(values) else values
+        edges = distinct(np.sort(values)[(shares * (len(values) - 1)).astype(np.int64)]) if len(values) else values
         if len(edges) > 1:
             derived.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
     return derived

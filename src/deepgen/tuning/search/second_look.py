@@ -15,6 +15,7 @@ from deepgen.tuning.search.encoding import Encoding, Floats, Ints
 from deepgen.tuning.search.gaussian import Covariance
 from deepgen.tuning.search.guide import CLEARLY_SLOWER
 from deepgen.vocabulary import Trial
+from deepgen.vocabulary.dtypes import distinct
 
 _LEARN = 40  # correct trials before which every built kernel is run
 _GROWTH = 1.5  # the model is retrained when the correct trials have grown by this factor
@@ -113,7 +114,7 @@ def _edges(facts: Sequence[Facts]) -> dict[str, Floats]:
     edges_of = {}
     for name in sorted({n for f in facts for n in f if not n.endswith("seconds")}):
         values = [_number(f.get(name)) for f in facts]
-        edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1]))
+        edges = distinct(np.quantile(values, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1]))
         if min(values) < max(values):
             edges_of[name] = edges
     return edges_of

@@ -19,6 +19,7 @@ from deepgen.tuning.search.gaussian import LENGTH, WEIGHT, Covariance
 from deepgen.tuning.search.guide import standardised
 from deepgen.tuning.search.regressors import GaussianRegressor
 from deepgen.vocabulary import Trial, Verdict
+from deepgen.vocabulary.dtypes import distinct
 
 EXPECTED = "expected by earlier studies"  # the column's name
 _SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both spaces have
@@ -51,7 +52,7 @@ class Prior:
         ordered = np.sort(self.expected(self._encoding.codes(self._space.sample_ranks(_SAMPLE, 0, distinct=True))))
         # Levels are finest where configs are fastest, because the search has to distinguish those.
         shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
-        return np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
+        return distinct(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
 
     @property
     def distances(self) -> Floats:
