@@ -129,7 +129,7 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             if bn < min(gemm.n, 16):
                 continue  # so few columns of a wider matrix were never timed
             in_part = operand_rows(gemm, bn) != bn
-            if (ping_pong or tiles_m > 1) and in_part:
+            if ping_pong and in_part:
                 continue  # partly used lines of columns then take a third longer, or twice as long
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
             for store in stores:
