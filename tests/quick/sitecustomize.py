@@ -19,6 +19,8 @@ import builtins
 import marshal
 import os
 import sys
+from _blake2 import blake2b  # hashlib takes longer to import
+from mmap import ACCESS_READ, mmap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # and so does typing
@@ -60,23 +62,33 @@ class Importing:
 
 
 class Methods:
-    """Once it is installed in dataclasses, these compile by `run`."""
+    """Once it is installed in dataclasses, these compile by `run`.
+
+    The file is an index, where each text's code lies by a digest of the text, and then all codes: there are thousands,
+    of which a process needs a few hundred.
+    """
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.fresh: dict[str, bytes] = {}
+        self.at: dict[bytes, tuple[int, int]] = {}
+        self.codes = memoryview(b"")
+        self.fresh: dict[bytes, bytes] = {}
 
     def install(self, module: ModuleType) -> None:
         import atexit
 
-        self.kept = _read()
+        self.at, self.codes = _read()
         module.exec = self.run
         atexit.register(self.write)
 
     def run(self, text: str, *names: Any) -> None:
-        code = self.kept.get(text)
-        if code is None:
-            code = self.kept[text] = self.fresh[text] = marshal.dumps(compile(text, "<string>", "exec"))
+        digest = blake2b(text.encode(), digest_size=16).digest()
+        if digest in self.at:
+            start, end = self.at[digest]
+            code = self.codes[start:end]
+        elif digest in self.fresh:
+            code = self.fresh[digest]
+        else:
+            code = self.fresh[digest] = marshal.dumps(compile(text, "<string>", "exec"))
         loaded: CodeType = marshal.loads(code)
         builtins.exec(loaded, *names)
 
@@ -84,23 +96,36 @@ class Methods:
         """Together with what others have written meanwhile; whole or not at all."""
         if len(self.fresh) < MANY:
             return
+        at, codes = _read()
+        new = {digest: code for digest, code in self.fresh.items() if digest not in at}
+        if len(new) < MANY:  # a fork, whose parent or sibling has written them
+            return
+        size = len(codes)
+        for digest, code in new.items():
+            at[digest] = size, size + len(code)
+            size += len(code)
         part = f"{KEPT}.{os.getpid()}"
         try:
             os.makedirs(os.path.dirname(KEPT), exist_ok=True)
             with open(part, "wb") as file:
-                marshal.dump({**_read(), **self.fresh}, file)
+                marshal.dump(at, file)
+                file.write(codes)
+                file.write(b"".join(new.values()))
             os.replace(part, KEPT)
         except OSError:
             return
 
 
-def _read() -> dict[str, bytes]:
+def _read() -> tuple[dict[bytes, tuple[int, int]], memoryview]:
+    """The index, and the codes: pages of the file, of which those that are looked at are read."""
     try:
         with open(KEPT, "rb") as file:
-            kept = marshal.load(file)
-            return kept if isinstance(kept, dict) else {}
+            at = marshal.load(file)
+            if isinstance(at, dict):
+                return at, memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))[file.tell() :]
     except (OSError, EOFError, ValueError, TypeError):
-        return {}
+        pass
+    return {}, memoryview(b"")
 
 
 if _hidden := os.environ.get("TESTS_WITHOUT", "").split():
