@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from math import inf
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,6 +53,8 @@ STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py"
 LONG = ("conformance/test_generators.py", "emissions", "operators/test_reference_kernels.py",
         "kernels/test_x86_gemm_results.py", "kernels/test_amx_results.py", "kernels/test_dot_gemm_results.py",
         "kernels/test_simt_emulated.py", "kernels/test_c_gemm.py")  # fmt: skip
+# As long as many files, and its tests share nothing but a process that starts quickly.
+PARTED, PARTS = ("docs/test_docs_commands.py",), 3
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, *LONG, "docs", "tuning", "chaos", *ON_TORCH, "run/measure/test_riscv_board.py", "baselines", "faults",
          "examples", "run", "kernels", "compiler", "operators", "report", "libraries", "conformance", "frontends",
@@ -118,10 +121,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (_turn(item.nodeid), item.path))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Folders of tests come last, and once: forty before the others make each process of ours import more slowly."""
     ours = {path for path in sys.path if Path(path).is_relative_to(TESTS)}
     sys.path[:] = dict.fromkeys(sorted(sys.path, key=lambda path: path in ours))
+    if session.config.getoption("--workers") and not session.config.option.collectonly:
+        path, env = spawn.surroundings(usable_cores())
+        for numpy_alone in ({}, {"TESTS_WITHOUT": "torch"}):
+            FORKS.ahead(path, {**env, "TESTS_HURRY": "1", **numpy_alone})
     gc.collect()
     gc.freeze()
 
@@ -147,7 +154,8 @@ def _place(nodeid: str) -> str:
     for places, name in ((ON_RAY, RAY), (ON_TORCH, "on torch")):
         if _among(places, nodeid):
             return name
-    return nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    return f"{file} {crc32(nodeid.encode()) % PARTS}" if _among(PARTED, nodeid) else file
 
 
 def _turn(nodeid: str) -> int:
