@@ -18,6 +18,7 @@ from deepgen.vocabulary import Arg, DescriptorArg, Kernel, ScalarArg, Step, Tens
 
 COMPILER, NO_COMPILER = simt.COMPILER, simt.NO_COMPILER
 _HEADER = Path(__file__).with_name("emulate_hopper.h")
+_FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing")
 _REPLACED = ("hopper.h", "numbers.h", "instructions.h", "copies.h")
 _PRODUCTS = """#pragma once
 #include "emulate_hopper.h"
@@ -69,7 +70,7 @@ def wrong(kernel: Kernel, operator: Attention | AttentionBackward, folder: Path,
     entries = "".join(_ENTRY.format(entry=step.entry) for step in kernel.plan.steps)
     (folder / "harness.cpp").write_text(f'#include "{kernel.sources[0].name}"\n{_HARNESS}{entries}')
     assert COMPILER is not None
-    command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", *kernel.flags]
+    command = [COMPILER, "-shared", *kernel.flags, *_FLAGS, *simt.standard(_HEADER, *_FLAGS)]
     made = subprocess.run(
         [*command, "-o", "kernel.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
     )

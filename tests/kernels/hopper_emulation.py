@@ -24,6 +24,7 @@ from deepgen.targets.gpu_driver import CUDA
 from deepgen.vocabulary import DescriptorArg, Kernel, ScalarArg, TensorArg
 
 _HEADER = Path(__file__).with_name("hopper_emulation.h")
+_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC")
 _PLAIN = {"im2col.h": ""}  # already part of the header
 _NUMBERS = (
     ('asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));', "y = hopper::number<f16>((const char*)&x);"),
@@ -99,10 +100,11 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "harness.cpp").write_text(_HARNESS.format(source=main, entry=kernel.plan.steps[0].entry))
-    command = [str(simt_emulation.COMPILER), *kernel.flags, "-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
+    command = [str(simt_emulation.COMPILER), *kernel.flags, *_FLAGS, *simt_emulation.standard(_HEADER, *_FLAGS)]
     made = subprocess.run(
-        [*command, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
-    )
+        [*command, "-shared", "-o", "harness.so", "harness.cpp"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert made.returncode == 0, made.stderr[:3000]
     return ctypes.CDLL(str(folder / "harness.so"))
 
