@@ -43,8 +43,8 @@ ON_RAY = ("deepgen_cluster", "conformance/test_engines.py", "chaos/test_disturbe
 # These import torch's compiler, which takes seconds: one process is enough.
 ON_TORCH = ("frontends/deepgen_torch",)
 # Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
-ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
-            "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
+ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples", "faults", "frontends/cli", "kernels/own",
+            "libraries", "report", "tuning")  # fmt: skip
 # Their subject is a process beside ours, a measuring worker or a compiler's guard: it is started as users' are.
 STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py", "faults/test_process_faults.py",
            "faults/test_worker_surroundings.py", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
@@ -243,9 +243,14 @@ def own_cores(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One build cache for the whole run: the same kernel is compiled once, whichever tests use it."""
+    """One build cache for the whole run: the same kernel is compiled once, whichever tests use it.
+
+    CI names a folder in $TESTS_CACHE, for all parts of its run.
+    """
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if base.name.startswith("worker") else base) / "cache"
+    if named := os.environ.get("TESTS_CACHE"):
+        cache = Path(named)
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)
     return cache

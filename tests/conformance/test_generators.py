@@ -23,7 +23,7 @@ TARGETS = [
     "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "riscv:rv64gcv_zvl256b", "sim", "vta",
 ]  # fmt: skip
-SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "8"))  # per space
+SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "5"))  # per space
 CHIPS = {name: targets.resolve(name) for name in TARGETS}
 
 

@@ -54,7 +54,7 @@ emulated = pytest.mark.skipif(simt_emulation.COMPILER is None, reason=simt_emula
 )
 def test_blocks_are_multiplied_by_their_factors(tiles: str, scales: str, words: dict[str, Any], tmp_path: Path) -> None:
     others = {name: value for name, value in words.items() if name != "turned"}
-    operator = gemm(133, 208, 528, dtype="f8e4m3", layout="nt", scales=scales, **others)
+    operator = gemm(133, 208, 400, dtype="f8e4m3", layout="nt", scales=scales, **others)
     only = {"MIN_BLOCKS": 1, **TILES[tiles]}
     (config,) = FAMILY.space(operator, HOPPER).restrict({k: [v] for k, v in only.items()}).sample(1, seed=7)
     kernel = FAMILY.emit(operator, HOPPER, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,6 +24,7 @@ class GeneratorSuite:
     operators: ClassVar[Sequence[Operator]]
     targets: ClassVar[Sequence[str]]
     _spaces: ClassVar[dict[tuple[str, str, str], Space]] = {}
+    _cases: ClassVar[dict[type[GeneratorSuite], list[Any]]] = {}
 
     def is_tried(self, family: Generator, place: int, target: str) -> bool:
         """Whether a generator is tested on a target with the operator at this index; False saves time."""
@@ -43,11 +44,12 @@ class GeneratorSuite:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "family" in metafunc.fixturenames:
-            cases = [
-                pytest.param(family, operator, target, id=f"{family.name}-{operator.slug()}-{target.name}")
-                for family, operator, target in self.cases()
-            ]
-            metafunc.parametrize(("family", "operator", "target"), cases)
+            if type(self) not in self._cases:  # the same for each test
+                self._cases[type(self)] = [
+                    pytest.param(family, operator, target, id=f"{family.name}-{operator.slug()}-{target.name}")
+                    for family, operator, target in self.cases()
+                ]
+            metafunc.parametrize(("family", "operator", "target"), self._cases[type(self)])
 
     def _space_of(self, family: Generator, operator: Operator, target: Target) -> Space:
         """The space, built once for all tests."""
