@@ -197,6 +197,19 @@ def test_sums_that_were_rounded_to_fewer_digits_than_the_result_has_may_be_as_fa
             assert compared.ok == (results is computed or output.name == "half"), (output.name, compared)
 
 
+def test_equal_numbers_that_are_added_in_turn_are_all_rounded_in_one_direction() -> None:
+    x = dg.tensor("x", (8, 2000), "f32")
+    operator = ExpressionOperator(dg.expression(dg.scan("y", (8, 2000), lambda i, j: x[i, j], axis=1)))
+    numbers = np.random.default_rng(1).standard_normal((8, 1)).astype(np.float32)
+    terms = np.repeat(numbers, 2000, axis=1)
+    terms[:, 1000] *= 3
+    answer, of = operator.reference({"x": terms})["y"], dtype("f32")
+    in_turn = np.cumsum(terms, axis=1, dtype=np.float32)
+    assert compare(in_turn, answer, of, operator.tolerance("y")).ok
+    lost = np.cumsum(np.where(np.arange(2000) == 900, np.float32(0), terms), axis=1, dtype=np.float32)
+    assert compare(lost, answer, of, operator.tolerance("y")).wrong == 8 * 1100
+
+
 @pytest.mark.parametrize(
     ("kept", "found"),
     [

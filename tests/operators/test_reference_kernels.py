@@ -37,7 +37,17 @@ from deepgen.vocabulary.parallel import in_parts
 
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
 NUMBERS = count()
+
+
+def sums_of_minima() -> Expression:
+    """Equal numbers that are added in turn, between different ones."""
+    x = dg.tensor("x", (700, 3), "f32")
+    least = dg.scan("least", (700, 3), lambda i, j: x[i, j], axis=0, op="min")
+    return dg.expression(dg.scan("y", (700, 3), lambda i, j: least[i, j] * 0.5, axis=0))
+
+
 OPERATORS: list[Operator] = [
+    ExpressionOperator(sums_of_minima()),
     dg.operator("rms_norm", rows=5, cols=300, dtype="bf16"),
     dg.operator("layer_norm", rows=40, cols=17, dtype="f16", epilogue="bias,gelu"),
     dg.operator("mean", rows=3, cols=1100, dtype="f64"),

@@ -292,8 +292,11 @@ class _ReferenceWriter:
         others = f" + {sums[3]}" if len(sums) > 3 else ""
         return Term(sums[0], function.let(f"{sized} * {share} + size({sums[0]}) * {of_itself}{others}")), size
 
-    def _result(self, function: StageFunction, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
-        """The same as in `rounding.py`. `most`: the largest number of terms; `count`: the actual number."""
+    def _result(
+        self, function: StageFunction, stage: Stage, sums: Sequence[str], most: int, count: str, sequential: str = ""
+    ) -> Term:
+        """The same as in `rounding.py`. `most`: the largest number of terms; `count`: the actual number; `sequential`:
+        the error of sums whose terms are added one by one, if it may be larger."""
         of, op, total = dtype(stage.dtype), str(stage.reduce), sums[0]
         if of.integer or not function.errors:
             return Term(total)
@@ -306,6 +309,7 @@ class _ReferenceWriter:
         share, of_itself = function.real(absolute / most), function.real(relative)
         tiny = function.real(sqrt(most) * tiny_step(of, kept=False))
         error = f"root({sums[1]} * {count}) * {share} + size({total}) * {of_itself} + {tiny}"
+        error = f"maximum({sequential}, {error})" if sequential else error
         return Term(total, function.let(f"{sums[2]} + {error}" if len(sums) > 2 else error))
 
     def _scan(self, function: StageFunction, stage: Stage) -> tuple[list[str], int, int]:
@@ -318,8 +322,14 @@ class _ReferenceWriter:
         sums = self._joined(function, stage, function.term(stage.value))
         names = [f"s{n}" for n in range(len(sums))]
         function.lines += [f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)]
+        of, sequential = dtype(stage.dtype), ""
+        if stage.reduce == "sum" and function.errors and not of.integer:
+            term = sums[0].term
+            function.lines += [f"if ({term} != before) ended += run * run, run = 0;", f"before = {term};",
+                               f"run += size({names[0]});"]  # fmt: skip
+            sequential = f"root(ended + run * run) * {function.real(0.5 * of.epsilon)}"
         # Running values change: reads of them below are repeated for each element.
-        result = self._result(function, stage, names, stage.axes[along].extent, f"(f64)(i{along} + 1)")
+        result = self._result(function, stage, names, stage.axes[along].extent, f"(f64)(i{along} + 1)", sequential)
         at = "0"
         for n, extent in enumerate(extents):
             at = f"({at}) * {extent} + i{n}" if n else "i0"
@@ -328,6 +338,7 @@ class _ReferenceWriter:
         loop = [
             *rest,
             *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
+            *(["f64 before = 0, ended = 0, run = 0;"] if sequential else []),
             f"for (i64 i{along} = 0; i{along} < {extents[along]}; ++i{along}) {{",
             *body,
             "}",

@@ -293,8 +293,25 @@ def scanned(op: str, terms: Numbers, along: int, name: str) -> Numbers:
     if op == "prod":
         total = values.cumprod(axis=along)
         return _product(name, total, (np.abs(values) + error).cumprod(axis=along) if floats else NONE, count)
-    squares = np.square(values).cumsum(axis=along) if floats else NONE
-    return _sum(name, values.cumsum(axis=along), error.cumsum(axis=along), squares, count)
+    total = values.cumsum(axis=along)
+    if not floats:
+        return Numbers(total)
+    running = _sum(name, total, NONE, np.square(values).cumsum(axis=along), count)
+    own = np.fmax(running.error, _sequential(values, total, along) * (0.5 * dtype(name).epsilon))
+    return Numbers(total, error.cumsum(axis=along) + own)
+
+
+def _sequential(terms: Array, total: Array, along: int) -> Array:
+    """The magnitude of the numbers that are rounded if terms are added one by one. Where equal terms follow each other,
+    all may be rounded in one direction, so these add up; errors of different terms are those of a random walk."""
+    terms, size = np.moveaxis(terms, along, -1), np.abs(np.moveaxis(total, along, -1))
+    other = np.ones(terms.shape, bool)
+    other[..., 1:] = terms[..., 1:] != terms[..., :-1]
+    sums = size.cumsum(axis=-1)
+    run = sums - np.maximum.accumulate(np.where(other, sums - size, 0.0), axis=-1)
+    ended = np.zeros(terms.shape)
+    ended[..., 1:] = np.where(other[..., 1:], np.square(run[..., :-1]), 0.0)
+    return np.moveaxis(np.sqrt(ended.cumsum(axis=-1) + np.square(run)), -1, along)
 
 
 def _sum(name: str, total: Array, error: Array, squares: Array, count: Array) -> Numbers:
