@@ -45,6 +45,8 @@ def _item(sequence: Any, place: Any) -> Any:
 
 def _times(one: Any, other: Any) -> Any:
     """A product of numbers: Python's would repeat a text or a tuple, and files may come from anywhere."""
+    if type(one) is int and type(other) is int:  # nearly always, and this is called hundreds of thousands of times
+        return one * other
     if isinstance(one, _SEQUENCES) or isinstance(other, _SEQUENCES):
         raise TypeError(f"{'texts' if str in (type(one), type(other)) else 'lists'} cannot be multiplied")
     return one * other
@@ -161,7 +163,7 @@ def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]
     places: dict[Any, int] = {}
     begun: list[Any] = []
     knobs: list[tuple[int, str]] = []
-    steps: list[tuple[int, Callable[..., Any], list[int]]] = []
+    steps: list[tuple[int, Callable[..., Any], int, int, list[int]]] = []  # of two operands, or of a list of them
 
     def place(expr: Expr) -> int:
         form = key(expr)
@@ -172,7 +174,8 @@ def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]
             if expr.op == "knob":
                 knobs.append((at, expr.data))
             elif expr.op in STRICT:
-                steps.append((at, STRICT[expr.op], operands))
+                two = len(operands) == 2
+                steps.append((at, STRICT[expr.op], operands[0], operands[-1], [] if two else operands))
             elif expr.op != "const":
                 simple.append(expr)
         return places[form]
@@ -185,11 +188,8 @@ def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]
         try:
             for at, name in knobs:
                 held[at] = values[name]
-            for at, function, operands in steps:
-                if len(operands) == 2:
-                    held[at] = function(held[operands[0]], held[operands[1]])
-                else:
-                    held[at] = function(*[held[operand] for operand in operands])
+            for at, function, one, other, several in steps:
+                held[at] = function(*[held[n] for n in several]) if several else function(held[one], held[other])
         except (KeyError, ZeroDivisionError, IndexError, ValueError, TypeError):
             return [evaluate_strictly(expr, values) for expr in exprs]  # raises with the reason
         return [held[at] for at in results]

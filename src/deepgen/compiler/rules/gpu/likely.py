@@ -26,12 +26,13 @@ def _likely(sketch: Sketch, counts: Counts, gpu: Gpu) -> tuple[float, dict[str, 
     changing = [knob for knob in sketch.knobs if knob.name in counted]
     waiting = [_with_usual(config, usual, counted, space) for config in drawn]
     fresh = {_key(config): config for config in waiting}
-    refused: set[object] = set()
+    refused, done = set[object](), set[object]()
     for _ in range(_SWEEPS):
         ranked |= {key: (counts.seconds(config, gpu), config) for key, config in fresh.items()}
         best = sorted(ranked.values(), key=lambda one: one[0])[:_KEPT]
-        fresh = {}
-        for near in (near for _, config in best for near in _near(config, changing)):
+        fresh, starts = {}, {key: config for _, config in best if (key := _key(config)) not in done}
+        done |= starts.keys()  # whatever is near them has been looked at
+        for near in (near for config in starts.values() for near in _near(config, changing)):
             key = _key(near)
             if key not in ranked and key not in fresh and key not in refused:
                 if space.contains(near):
@@ -65,13 +66,14 @@ def _with_usual(
 ) -> dict[str, Value]:
     """The config with usual values for the knobs that the estimate does not depend on, if that exists."""
     plain = {name: value if name in counted else usual[name] for name, value in config.items()}
-    return plain if space.contains(plain) else config
+    return plain if plain == config or space.contains(plain) else config
 
 
 def _near(config: Mapping[str, Value], knobs: Sequence[Tuned]) -> Iterator[dict[str, Value]]:
     for knob in knobs:
         for value in knob.values:
-            yield {**config, knob.name: value}
+            if value != config.get(knob.name):
+                yield {**config, knob.name: value}
 
 
 def _key(config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
