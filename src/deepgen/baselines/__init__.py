@@ -66,6 +66,11 @@ def light(names: Sequence[str], own: Own | None = None) -> list[str]:
     return [name for name in names if not getattr(by_name(name, own), "imports", ())]
 
 
+def behind(name: str, own: Own | None = None) -> bool:
+    """Whether its users' arrays begin behind a cache line."""
+    return name not in (own or ()) and name in BASELINES and getattr(BASELINES.get(name), "behind", False)
+
+
 def by_name(name: str, own: Own | None = None) -> Baseline:
     if own and name in own:
         baseline = baseline_of(own[name].load())

@@ -23,7 +23,8 @@ class Baseline(Protocol):
     If the attribute `on_request` is true, it takes part only when requested by name. An attribute `imports` names
     modules that are slow to import, or is a function of the operator that returns them: they are imported while the
     search is still running and using the device. A baseline with prepacked weights has a static method `ahead`, which
-    tells for which operators it is shown by default; libraries never choose it.
+    tells for which operators it is shown by default; libraries never choose it. If `behind` is true, its users' arrays
+    begin 16 bytes behind a cache line, as numpy's do, not at one, and it is timed on such arrays.
     """
 
     @property

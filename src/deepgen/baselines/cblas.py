@@ -129,6 +129,7 @@ class NumpyBlas:
     """
 
     name = "numpy"
+    behind = True
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "cpu":

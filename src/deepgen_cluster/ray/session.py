@@ -159,7 +159,7 @@ class RaySession:
         def ask(member: Member) -> Any:
             rows, binaries = [], []
             for one in contenders:
-                row: dict[str, Any] = {"name": one.name, "kernel": None, "timed": one.timed}
+                row: dict[str, Any] = {"name": one.name, "kernel": None, "timed": one.timed, "behind": one.behind}
                 if one.kernel is not None:
                     _, artifact, binary = self._finalist(one.kernel)
                     row |= {"kernel": json.dumps(one.kernel.to_json()), "artifact": artifact}

@@ -241,7 +241,8 @@ def _contenders(bench: _Bench, entries: list[dict[str, Any]], binaries: Sequence
     rest = iter(binaries)
     for entry in entries:
         if entry["kernel"] is None:
-            yield Contender(entry["name"], timed=entry["timed"])
+            yield Contender(entry["name"], timed=entry["timed"], behind=entry["behind"])
         else:
             artifact = _placed(bench, entry["artifact"], next(rest))[0]
-            yield Contender(entry["name"], _kernel(entry["kernel"]), artifact, entry["timed"])
+            kernel = _kernel(entry["kernel"])
+            yield Contender(entry["name"], kernel, artifact, entry["timed"], behind=entry["behind"])

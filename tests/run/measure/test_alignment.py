@@ -14,7 +14,7 @@ from faulty_kernels import kernel as cpu_kernel
 import deepgen as dg
 from deepgen.kernels.own import OwnKernel
 from deepgen.operators import gemm
-from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.guarded import Guarded, Placement
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import BadInput, Verdict
@@ -86,6 +86,15 @@ def test_arrays_that_differ_in_their_alignment_are_found_in_finals(supervisor: S
     assert supervisor.measure(*built).ok
     found = supervisor.verify(*built, 3, "normal")
     assert found.verdict is Verdict.WRONG and "aligned differently from each other" in found.detail, found
+
+
+def test_contenders_get_arrays_that_begin_as_numpys_do(supervisor: Supervisor) -> None:
+    """Large arrays of numpy begin 16 bytes behind a cache line."""
+    made = cpu_kernel("multiply(A, B, C, M, N, K); if ((long)A % 64 != 16 || (long)C % 64 != 16) C[3] = 0;")
+    built = made, build(made)
+    lines, behind = supervisor.compare([Contender("a", *built), Contender("b", *built, behind=True)], 2, 0)
+    assert lines.verdict is Verdict.WRONG and behind.ok, (lines, behind)
+    assert Placement.BEHIND.border(64) == (64, 0), "unless more is promised"
 
 
 def _adding(needs: list[int], align: int) -> OwnKernel:

@@ -140,6 +140,7 @@ class Contender:
     artifact: Artifact | None = None  # when the kernel is built, as runners require; None for a baseline
     timed: str = SINGLE
     worn: int = 0  # calls before the first timed one, once per process
+    behind: bool = False  # with arrays that begin behind a cache line, as numpy's do
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
 
 def row(contender: Contender) -> JsonObject:
     """A kernel or a baseline of a race, in a request."""
-    named: JsonObject = {"name": contender.name, "timed": contender.timed}
+    named: JsonObject = {"name": contender.name, "timed": contender.timed, "behind": contender.behind}
     if contender.kernel is None or contender.artifact is None:
         return named
     return {**named, "worn": contender.worn, **entry(contender.kernel, contender.artifact)}

@@ -176,7 +176,7 @@ class Bench:
         if self.reference == COMPILED:  # otherwise they are mapped from a file
             held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
         # For each input whose pages are exchanged: its array that lies in those not in use now.
-        timed = placed is Placement.LINES and len(self._sets) > 1
+        timed = placed.timed and len(self._sets) > 1
         large = [n for n in self._read_only if timed and self.buffers[n].bytes > _EXCHANGED]
         self._aside: dict[str, Array | None] = dict.fromkeys(large)
         self.bytes = sum(array.nbytes for array in held) + sum(t.bytes for t in operator.tensors())

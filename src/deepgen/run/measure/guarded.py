@@ -23,12 +23,18 @@ class Placement(Enum):
     """Where tensors are placed. A call's arrays are aligned as their parameters promise: to their elements, unless more
     is declared."""
 
-    LINES = "lines"  # at cache lines, where kernels are timed
+    LINES = "lines"  # at cache lines, where kernels are timed, and where torch's tensors begin
+    BEHIND = "behind"  # 16 bytes behind one, where numpy's large arrays begin: timed too, beside numpy
     TIGHT = "tight"  # no byte between their end and the guard
     OFF = "off"  # aligned only as promised: a kernel that assumes a cache line's alignment traps or is wrong
     # Each tensor with another part of a line before it, as a user's arrays have: 16 bytes are common. A kernel that
     # looks at one tensor's address, and takes the others to be alike, traps or is wrong.
     APART_0, APART_1, APART_2 = "apart 0", "apart 1", "apart 2"
+
+    @property
+    def timed(self) -> bool:
+        """Whether kernels are timed there."""
+        return self in (Placement.LINES, Placement.BEHIND)
 
     @staticmethod
     def apart(run: int) -> Placement:
@@ -38,6 +44,8 @@ class Placement(Enum):
         """The alignment of addresses, and an offset in bytes added to it, for the tensor of this number."""
         if self is Placement.TIGHT:
             return promised, 0
+        if self is Placement.BEHIND:
+            return max(_LINE, promised), _BEHIND if promised <= _BEHIND else 0
         line = max(_LINE, 2 * promised)
         if self in _APART:
             parts = [line >> halvings for halvings in (1, 2, 3) if line >> halvings >= promised]
@@ -49,7 +57,7 @@ _APART = (Placement.APART_0, Placement.APART_1, Placement.APART_2)
 
 
 CANARY = 0xC5
-_LINE = 64
+_LINE, _BEHIND = 64, 16
 _HUGE = 2 << 20
 _HUGE_FROM = 4 << 20  # numpy requests huge pages from this size on, so we do too for comparability
 _AROUND = 64 << 10  # bytes on each side that timed runs may read: at least a page, whatever its size

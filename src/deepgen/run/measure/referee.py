@@ -278,7 +278,8 @@ class Referee(ABC, Generic[E]):
 
     def _entered(self, request: Mapping[str, Any], who: int) -> E:
         """A contender of a race. A less accurate baseline is timed nevertheless."""
-        entrant = self.entrant(self._usual(request), who, None)
+        placed = Placement.BEHIND if request["contenders"][who].get("behind") else Placement.LINES
+        entrant = self.entrant(self._usual(request), who, None, placed)
         entrant.leeway = 1.0 if request["contenders"][who].get("kernel") else ROUGH
         return entrant
 

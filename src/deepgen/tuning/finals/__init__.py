@@ -16,7 +16,7 @@ from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.endurance import WORN_CALLS, WORN_SHARE
 from deepgen.tuning.costs import LOAD, REFERENCE, SAMPLE, VERIFY
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals.bursts import BurstTimes, run_bursts
+from deepgen.tuning.finals.bursts import BurstTimes, entries, run_bursts
 from deepgen.tuning.finals.crowning import Crowned, crown, serves_untried, threads_untried
 from deepgen.tuning.finals.plan import (
     CHUNK,
@@ -276,7 +276,7 @@ class _Course:
         """Time the winner and the baselines the way users call them."""
         names = [name for name in self._names if name in race.samples]
         plan = self._planned()
-        if (len(names) + 2) * plan.entry > self._clock.spare:
+        if entries(self._task, names) * plan.entry > self._clock.spare:
             return
         self._clock.enter(RACE)
         with self._clock.on("measuring"), suppress(OutOfTime):

@@ -8,11 +8,12 @@ caches explain, or if threads wait for cores, no ratio is reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from deepgen import baselines
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import BURST, CALL, Contender, Task
 from deepgen.run.measure.race import RaceResult, paired_ratio, race
@@ -26,6 +27,7 @@ NARROW = 0.04  # width of the intervals below which more rounds add nothing
 WIDE = 0.5  # width above which an interval is meaningless
 SECONDS = 3.0  # limit after the first rounds
 OURS, CALLED = "the winner", "the winner, called from Python"
+BEHIND = " on arrays like numpy's"  # which of ours is beside baselines that have such arrays
 # How much longer an interleaved run may take than one in a burst: twice the time, plus its bytes at a rate that any
 # memory reaches, plus waking its threads. An interleaved run below QUICKER times the burst's time is implausible too.
 SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, QUICKER = 2.0, 2e9, 2e-4, 0.6
@@ -33,17 +35,26 @@ SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, QUICKER = 2.0, 2e9, 2e-4, 0.6
 
 @dataclass(frozen=True)
 class BurstTimes:
-    """The samples of all contenders, round by round, and the conditions of each comparison."""
+    """The samples of all contenders, round by round, and the conditions of each comparison.
+
+    Kernels that read a tensor in place may take a quarter longer where it begins behind a cache line. So ours is timed
+    beside each baseline on arrays that begin as those of the baseline's users do.
+    """
 
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     failed: Mapping[str, Measurement] = field(default_factory=dict)
+    behind: Collection[str] = ()  # baselines whose users' arrays begin behind a cache line
+
+    def ours(self, name: str, ours: str = OURS) -> str:
+        """The winner on the same kind of arrays as a baseline."""
+        return ours + BEHIND * (name in self.behind)
 
     def beside(self, name: str) -> Bursts | None:
         """The times of a baseline and the winner; None if one of them could not be timed in bursts."""
-        if not {OURS, name} <= self.samples.keys():
+        if not {self.ours(name), name} <= self.samples.keys():
             return None
-        kernel, call = (self._ours(ours, name) for ours in (OURS, CALLED))
+        kernel, call = (self._ours(self.ours(name, ours), name) for ours in (OURS, CALLED))
         return None if kernel is None else Bursts(median(self.samples[name]), kernel, call)
 
     def _ours(self, ours: str, name: str) -> OursInBursts | None:
@@ -57,8 +68,8 @@ def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str],
     """Time the winner and the baselines in bursts, on devices whose threads may sleep."""
     if task.target.runner != "cpu" or not names:
         return BurstTimes()
-    contenders = [Contender(OURS, winner, timed=BURST), Contender(CALLED, winner, timed=CALL)]
-    by_name = {one.name: one for one in [*contenders, *(Contender(name, timed=BURST) for name in names)]}
+    behind = {name for name in names if baselines.behind(name, task.own_baselines)}
+    by_name = {one.name: one for one in _contenders(winner, names, behind)}
     rows: dict[str, list[Mapping[str, Any]]] = {name: [] for name in by_name}
     failed: dict[str, Measurement] = {}
 
@@ -71,13 +82,28 @@ def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str],
         return {name: one.samples for name, one in results.items() if one.ok}
 
     def more(result: RaceResult[str]) -> int:
-        if OURS not in result.samples:
+        pairs = [(name, BurstTimes(behind=behind).ours(name)) for name in names if name in result.samples]
+        if any(ours not in result.samples for _, ours in pairs):
             return 0
-        wide = any(result.ratio(name, OURS).width > NARROW for name in names if name in result.samples)
+        wide = any(result.ratio(name, ours).width > NARROW for name, ours in pairs)
         fitting = result.fitting(min(SECONDS, max_seconds))
         return min(CHUNK, fitting, MOST - result.rounds) if wide or result.rounds < 2 * CHUNK else 0
 
-    return BurstTimes(race(by_name, time_rounds, FEWEST, more).samples, rows, failed)
+    return BurstTimes(race(by_name, time_rounds, FEWEST, more).samples, rows, failed, behind)
+
+
+def entries(task: Task, names: Sequence[str]) -> int:
+    """How many contenders bursts have."""
+    kinds = {baselines.behind(name, task.own_baselines) for name in names}
+    return len(names) + 2 * len(kinds)
+
+
+def _contenders(winner: Kernel, names: Sequence[str], behind: Collection[str]) -> Iterator[Contender]:
+    for kind in sorted({name in behind for name in names}):
+        for ours, way in ((OURS, BURST), (CALLED, CALL)):
+            yield Contender(ours + BEHIND * kind, winner, timed=way, behind=kind)
+    for name in names:
+        yield Contender(name, timed=BURST, behind=name in behind)
 
 
 def noise(
@@ -87,14 +113,14 @@ def noise(
 
     `rows`: the conditions of the race, used if there are no bursts.
     """
-    beside = bursts.beside(name)
-    for who in (OURS, name):
+    beside, ours = bursts.beside(name), bursts.ours(name)
+    for who in (ours, name):
         if who in bursts.failed:
             return f"{who} was {bursts.failed[who].verdict.value} in bursts: {bursts.failed[who].detail}"
     if beside is None:
         return conditions.noise(rows) if task.target.runner == "cpu" else None
-    for who in (OURS, name):
-        taken = single[who], median(bursts.samples[who])
+    for who, alone in ((ours, OURS), (name, name)):
+        taken = single[alone], median(bursts.samples[who])
         if why := conditions.noise(bursts.rows[who]) or _disagreement(task, who, *taken):
             return why
     low, high = beside.kernel.interval
