@@ -84,6 +84,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS / "quick"), o
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Ray starts a process for each core before anything asks for one; each imports Ray, and tests need one or two.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+
 # The collected tests and the modules that they import are hundreds of thousands of objects that live to the end.
 # Looking through them for garbage again and again took a fifth of collecting; of running tests, nothing that shows.
 gc.set_threshold(50_000, 20, 20)

@@ -91,7 +91,7 @@ def handed_on(node: ast.AST, read: Collection[str]) -> Iterator[ast.AST]:
     """Imported but unused names, those in `__all__`, and those of a table of object locations."""
     if isinstance(node, ast.ImportFrom) and not any((alias.asname or alias.name) in read for alias in node.names):
         yield node
-    if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+    if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["__all__"]:
         yield node.value
     if isinstance(node, ast.Dict):
         places = [getattr(value, "value", None) for value in node.values]
