@@ -139,8 +139,7 @@ def own_plugins() -> Mapping[str, Mapping[str, str]]:
     """The plug-ins of deepgen's own distribution: group -> name -> `module:attribute`."""
     from importlib import metadata
 
-    declared = _declared_in_source_tree()
-    if declared:
+    if declared := _declared_in_source_tree():
         return declared
     by_group: dict[str, dict[str, str]] = {}
     try:
