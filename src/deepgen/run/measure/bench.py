@@ -26,7 +26,7 @@ COMPILED, NUMPY = "compiled", "numpy"  # where a reference was computed
 _FEW = 5  # elements of a tensor that differ between runs on nearly equal inputs
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and the most bytes of them
-_EXCHANGED = 1 << 20  # bytes of an input above which its pages are exchanged instead of being rewritten
+_EXCHANGED = range((1 << 20) + 1, 1 << 30)  # bytes of inputs whose pages are exchanged instead of being rewritten
 _IN_PARTS = 1 << 20  # bytes of an output above which it is compared in parts, if that is enough
 _NAN_BYTE = 0xFF  # a NaN in every floating-point format, and not one that arithmetic produces
 _INTEGER_BYTES = (0xAA, 0x55)  # alternating after two runs each, so that an integer cannot stay correct by chance
@@ -177,7 +177,9 @@ class Bench:
             held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
         # For each input whose pages are exchanged: its array that lies in those not in use now.
         timed = placed.timed and len(self._sets) > 1
-        large = [n for n in self._read_only if timed and self.buffers[n].bytes > _EXCHANGED]
+        large = [n for n in self._read_only if timed and self.buffers[n].bytes in _EXCHANGED]
+        for name in large:
+            self.buffers[name].make_exchangeable()
         self._aside: dict[str, Array | None] = dict.fromkeys(large)
         self.bytes = sum(array.nbytes for array in held) + sum(t.bytes for t in operator.tensors())
         self.bytes += sum(self.buffers[name].bytes for name in large)

@@ -64,7 +64,7 @@ _AROUND = 64 << 10  # bytes on each side that timed runs may read: at least a pa
 _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
 _MADV_HUGEPAGE = 14
-_MAY_MOVE, _FIXED, _KEEP_MAPPED = 1, 2, 4  # of mremap
+_MOVED_THERE = 1 | 2 | 4  # flags of mremap: to this address, and the source stays mapped
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
@@ -102,7 +102,7 @@ class Guarded:
         self._canaries = (_bytes_at(self._first, self.start - self._first), _bytes_at(past, end - past))
         self._fill_canaries()
         self.read_only = self._around = False
-        self._others: list[int] = []  # where pages with other contents lie, and where those in use will
+        self._others, self._exchanged = (0, 0), False  # where other pages lie, and where those in use will
 
     def allow_reads(self, allowed: bool) -> None:
         """Set whether memory just outside may be read, as it usually may around a user's arrays; writing there traps.
@@ -136,30 +136,33 @@ class Guarded:
             raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
         self.read_only = read_only
 
-    def exchange(self) -> bool:
-        """Exchange all pages for others, which appear at the same addresses; the next time these come back.
+    def make_exchangeable(self) -> None:
+        """Reserve the address space for other pages: later, a limit on it might count it as a kernel's."""
+        self._others = self._reserved(), self._reserved()
 
-        A user's arrays change in place, and so do inputs between runs: copying 16 MB takes longer than many kernels,
-        and this takes 16 us. The first time the others are empty. False: the system cannot do it, and the contents are
-        undefined now.
+    def exchange(self) -> bool:
+        """Exchange all pages for others at the same addresses, the first time for empty ones; then these come back.
+
+        Copying inputs of 16 MB takes longer than many kernels, and this some 30 us. False: the system cannot do it, and
+        the contents are undefined now.
         """
-        fresh = not self._others
-        if fresh:
-            self._others = [self._reserved(), self._reserved()]
         self.protect(read_only=True)  # one mapping again, if a kernel has changed a part of it
         full, empty = self._others
-        exchanged = self._move(self._first, empty) and self._move(full, self._first)
-        self._others = [empty, full]
-        if fresh or not exchanged:
+        exchanged = self._move(self._first, empty)
+        _libc.mprotect(empty, self._body, _NONE)  # a kernel that gets lost there traps
+        exchanged = exchanged and self._move(full, self._first)
+        self._others = empty, full
+        if not (exchanged and self._exchanged):
             self.protect(read_only=False)
             self._fill_canaries()
-            self.protect(read_only=True)
+        self.protect(read_only=True)
+        self._exchanged = True
         return exchanged
 
     def _reserved(self) -> int:
         """Memory for as many pages, placed alike with regard to huge pages."""
         whole = self._body + _HUGE
-        base = _libc.mmap(None, whole, _READ | _WRITE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
+        base = _libc.mmap(None, whole, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
         if base is None or base == ctypes.c_void_p(-1).value:
             return 0
         self._mapped.append((base, whole))
@@ -170,8 +173,7 @@ class Guarded:
 
     def _move(self, source: int, to: int) -> bool:
         """Move pages. The source stays mapped, as a thread could map something else there."""
-        flags = _MAY_MOVE | _FIXED | _KEEP_MAPPED
-        return bool(source and to) and _libc.mremap(source, self._body, self._body, flags, to) == to
+        return bool(source and to) and _libc.mremap(source, self._body, self._body, _MOVED_THERE, to) == to
 
     def _fill_canaries(self) -> None:
         for canary in self._canaries:
