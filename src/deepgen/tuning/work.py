@@ -1,6 +1,4 @@
-"""The work of a model: its operators with counts and times, as recorded by `deepgen.torch.record`. Also how a time
-budget is divided among their studies, by potential gain.
-"""
+"""A model's work as `deepgen.torch.record` writes it: operators with counts and times; and how a budget is divided."""
 
 from __future__ import annotations
 
@@ -95,10 +93,8 @@ class RecordedWork:
         """
         part = next(part for part in self.parts if part.what == operator)
         least = bound(operator, target.peak(_arithmetic(operator)), target.bandwidth).seconds
-        if least is not None:
-            least = max(least, target.launch_seconds)
-        call = part.seconds / part.count
-        faster = _UNKNOWN if least is None else min(_MOST, call * _REACHED / least)
+        least = None if least is None else max(least, target.launch_seconds)
+        faster = _UNKNOWN if least is None else min(_MOST, part.seconds / part.count * _REACHED / least)
         return self.share(part) * max(_LITTLE, 1.0 - 1.0 / faster)
 
     def to_json(self) -> JsonObject:
@@ -184,7 +180,7 @@ def is_short(operator: Operator) -> bool:
 
 def short_ones(operators: Sequence[Operator], gains: Sequence[float]) -> list[int]:
     """The operators that get a short study, those with the largest potential gain first."""
-    short = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= WORTH]
+    short = (i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= WORTH)
     return sorted(short, key=lambda i: -gains[i])
 
 

@@ -252,6 +252,68 @@ def test_what_is_read_elsewhere_is_no_pattern() -> None:
         assert "gemm f32 nn 9x24x24" in {part.describe() for part in work.work.tunable()}, name.__name__
 
 
+def summed_rms(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+    total = x + y
+    return total * 2.0, F.rms_norm(total, (HIDDEN,), weight, 1e-5)
+
+
+def summed_layers(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+    total = torch.add(x, y)
+    return total, F.layer_norm(total, (HIDDEN,), weight, bias, 1e-5)
+
+
+SUMS = {"sum_rms_norm": summed_rms, "sum_layer_norm": summed_layers}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_and_its_norm_are_one_operator_with_two_results(name: str, dtype: Any) -> None:
+    inputs = [torch.randn(2, 5, HIDDEN).to(dtype) for _ in range(2)] + [torch.rand(HIDDEN).to(dtype) for _ in range(2)]
+    with torch.no_grad():
+        with dt.record(patterns=True) as work:
+            SUMS[name](*inputs), SUMS[name](*inputs)
+        [part] = (one for one in work.work.tunable() if one.describe().startswith("sum_"))
+        assert part.describe().startswith(f"{name} ") and part.count == 2
+        others = {one.describe().partition(" ")[0] for one in work.work.parts}
+        assert others <= {name, "aten::mul"}, "the norm's parts belong to it"
+        router = Router(Everything(kinds=("expression",)), race=False)  # type: ignore[arg-type]
+        run = traced_for(EagerBackend(router), SUMS[name], *inputs)
+        for _ in range(3):
+            torch.testing.assert_close(run(*inputs), SUMS[name](*inputs))
+            inputs = [torch.randn_like(one) for one in inputs]
+    assert [(met.operator, met.calls.served) for met in router.met] == [(part.what, 3)]
+
+
+def test_a_norm_is_not_computed_before_what_it_reads_is_written() -> None:
+    def weight_written(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+        total = x + y
+        weight.add_(1.0)
+        return total, F.rms_norm(total, (HIDDEN,), weight, 1e-5)
+
+    def sum_written(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+        total = x + y
+        total.mul_(2.0)
+        return total, F.rms_norm(total, (HIDDEN,), weight, 1e-5)
+
+    def weight_later(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+        total = x + y
+        return total, F.rms_norm(total, (HIDDEN,), weight * 2.0, 1e-5)
+
+    def other_rows(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+        total = x + y
+        return total, F.layer_norm(total, (5, HIDDEN), total[0], total[1], 1e-5)
+
+    inputs = [torch.randn(2, 5, HIDDEN), torch.randn(5, HIDDEN), torch.rand(HIDDEN), torch.rand(HIDDEN)]
+    for function in (weight_written, sum_written, weight_later, other_rows, summed_rms):
+        router = Router(Everything(kinds=("expression",)), race=False)  # type: ignore[arg-type]
+        with torch.no_grad():
+            want = function(*copy.deepcopy(inputs))
+            torch.testing.assert_close(
+                traced_for(EagerBackend(router), function, *inputs)(*copy.deepcopy(inputs)), want
+            )
+        assert not router.met, function.__name__
+
+
 @pytest.mark.slow  # torch's compiler
 class TestOptimized:
     @pytest.mark.parametrize("name", MODELS)

@@ -19,6 +19,9 @@ from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format
 from deepgen.libraries.entry import is_resized
 from deepgen.libraries.predict import distance
 from deepgen.operators import Operator, attention, softmax
+from deepgen.operators.expr.builder import compute, tensor
+from deepgen.operators.expr.check import check
+from deepgen.operators.expr.nodes import Expression, HasExpression, Stage, TensorSpec
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import operator as named
 from deepgen.operators.named.convolutions import CHANNELS, IMAGES
@@ -51,6 +54,31 @@ def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: f
     if eps is None and x.dtype in FLOATS:
         eps = torch.finfo(x.dtype).eps
     return _normal("rms_norm", x, normalized_shape, (weight,), (0, 2), eps)
+
+
+def normed_sum(kind: str, eps: float | None, x: Any, residual: Any, *vectors: Any) -> Asked | None:
+    """x plus a tensor of its shape, and the norm of the sum. `vectors`: the norm's weight and bias."""
+    norm = KINDS[kind](x, x.shape[-1:], *vectors, eps)
+    other = rows_of(residual) if residual.shape == x.shape and residual.dtype == x.dtype else None
+    if norm is None or other is None or not other.is_contiguous():
+        return None
+    tensors = (norm.tensors[0], other, *norm.tensors[1:])
+    both = asked(lambda: _of_sum(norm.operator), tensors, tuple(range(len(tensors))), (2, *x.shape), x.dtype)
+    return both and replace(both, two=True)
+
+
+def _of_sum(norm: Operator) -> Operator:
+    """The operator, from the norm's: what that reads is a stage, rounded as torch does."""
+    assert isinstance(norm, HasExpression)
+    inner = norm.expression()
+    x, *rest = inner.tensors
+    wide, shape = "f64" if x.dtype == "f64" else "f32", x.shape
+    first, second = (tensor(name, shape, x.dtype) for name in ("first", "second"))
+    total = compute(x.name, shape, lambda *at: (first[at].cast(wide) + second[at].cast(wide)).cast(x.dtype))
+    assert isinstance(total.definition, Stage)
+    specs = [TensorSpec(one.name, shape, x.dtype) for one in (first, second)]
+    stages, outputs = (total.definition, *inner.stages), (x.name, *inner.outputs)
+    return ExpressionOperator(check(Expression(f"sum_{norm.name}", (*specs, *rest), stages, outputs)))
 
 
 def convolution(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from deepgen.frontends.torch import tracing
-from deepgen.frontends.torch.calls import convolution
+from deepgen.frontends.torch.calls import convolution, normed_sum
 from deepgen.frontends.torch.functions import Deciding
 from deepgen.frontends.torch.ops import TORCHS
-from deepgen.frontends.torch.patterns import CONVOLUTIONS, Region, is_product, name_of, regions
+from deepgen.frontends.torch.patterns import CONVOLUTIONS, Region, is_product, name_of, normed_sums, regions
 from deepgen.frontends.torch.products import Asked, Reads, has_pairs, placed
 from deepgen.frontends.torch.race import OPTIMIZED, Met, contiguous, modes
 from deepgen.frontends.torch.routes import Route, Router
@@ -83,6 +84,9 @@ class EagerBackend:
         for region, read in [*regions(graph.graph, _read_of)]:
             self._exchange(region.alone)
             region.replace(graph.graph, pattern_of(self._router, region.alone, read), region.inputs)
+        for both in [*normed_sums(graph.graph)]:
+            pattern = Pattern(partial(normed_sum, both.kind, both.eps))
+            both.replace(graph.graph, pattern_of(self._router, both.region.both, pattern))
         self._exchange(graph)
         run: Run = graph.forward
         return run
@@ -148,7 +152,8 @@ class _Deciding(Deciding):
             return router.route(self._kind, prepare(*args), lambda *_: self._torchs(*args), door, self._pattern.read)
 
     def _run(self, route: Route, args: tuple[Any, ...], out: Any) -> Any:
-        return route.run(args if self._pattern.prepare is None else self._pattern.prepare(*args))
+        out = route.run(args if self._pattern.prepare is None else self._pattern.prepare(*args))
+        return out.unbind() if route.two and out is not None else out
 
     def _quick(self, route: Route, reads: int) -> Run:
         return route.eager(lambda *args: self._run(route, args, None))

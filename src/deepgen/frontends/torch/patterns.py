@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from operator import getitem
 from typing import Any, TypeVar
 
 import torch
@@ -46,6 +47,11 @@ class Region:
     def alone(self) -> GraphModule:
         """The same as a graph of its own, with the inputs as placeholders."""
         return self._copied(self.nodes[-1:])
+
+    @cached_property
+    def both(self) -> GraphModule:
+        """All of two nodes' results."""
+        return self._copied(self.nodes)
 
     @cached_property
     def products(self) -> GraphModule:
@@ -107,6 +113,58 @@ def regions(graph: Graph, accept: Callable[[Region], T | None]) -> Iterator[tupl
             if not any(map(may_write, between)) and (answer := accept(region)) is not None:
                 taken |= inside
                 yield region, answer
+                break
+
+
+_NORMS: Mapping[str, tuple[str, ...]] = {
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+}
+_EPS: Mapping[str, float | None] = {"rms_norm": None, "layer_norm": 1e-5}
+
+
+@dataclass(frozen=True)
+class NormedSum:
+    """A sum of two tensors and a norm of it, which a kernel may compute together. The sum is read elsewhere as well."""
+
+    region: Region  # the sum and the norm; its inputs are the terms, the norm's weight and its bias, if it has one
+    kind: str
+    eps: float | None
+
+    def replace(self, graph: Graph, call: Any) -> None:
+        """One call in place of both, with both results."""
+        total, norm = self.region.nodes
+        with graph.inserting_before(total):
+            whole = graph.call_function(call, self.region.inputs)
+            parts = [graph.call_function(getitem, (whole, n)) for n in range(2)]
+        for part, node in zip(parts, (total, norm), strict=True):
+            part.meta = dict(node.meta)
+            node.replace_all_uses_with(part)
+        graph.erase_node(norm)
+        graph.erase_node(total)
+
+
+def normed_sums(graph: Graph, taken: Set[Node] = frozenset()) -> Iterator[NormedSum]:
+    """Those whose nodes are not in `taken`. The graph must not change before all are known."""
+    nodes = [*graph.nodes]
+    places = {node: n for n, node in enumerate(nodes)}
+    for total in nodes:
+        terms = [*total.all_input_nodes]
+        if name_of(total) != "add" or [*total.args] != terms or len(terms) != 2 or total.kwargs or total in taken:
+            continue
+        for norm in sorted(total.users, key=places.__getitem__):
+            kind = name_of(norm).removeprefix("native_")
+            names = _NORMS.get(kind, ())
+            named = {**dict(zip(names, norm.args, strict=False)), **norm.kwargs}
+            vectors = [one for name in names[2:-1] if isinstance(one := named.get(name), Node) and one is not total]
+            eps = named.get("eps", _EPS.get(kind))
+            whole = names and len(vectors) == len(names) - 3 and not isinstance(eps, Node)
+            if not whole or named.get("input") is not total or norm in taken:
+                continue
+            # The norm is computed sooner than before, at the place of the sum.
+            early = all(one.op == "placeholder" or places[one] < places[total] for one in vectors)
+            if early and not any(map(may_write, nodes[places[total] : places[norm]])):
+                yield NormedSum(Region((total, norm), (), (*terms, *vectors)), kind, eps)
                 break
 
 

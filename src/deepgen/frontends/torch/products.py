@@ -238,6 +238,7 @@ class Asked:
     dtype: Any
     strides: tuple[int, ...] | None = None  # of the result, if it is not contiguous
     again: Reads | None = None  # how calls like it are read, where the first took more than a look at its tensors
+    two: bool = False  # whether there are two results, one after the other in one tensor
     offsets: tuple[int, ...] = ()  # bytes from the argument to what is read, of each tensor; empty: none
 
 

@@ -16,13 +16,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from deepgen.frontends.torch.calls import ATEN, differing, rms_norm
+from deepgen.frontends.torch.calls import ATEN, differing, normed_sum, rms_norm
 from deepgen.frontends.torch.fused_products import of_region
-from deepgen.frontends.torch.patterns import IN_PLACE, regions
+from deepgen.frontends.torch.patterns import IN_PLACE, normed_sums, regions
 from deepgen.frontends.torch.replaying import CallsSeen
 from deepgen.libraries.predict import FAR, distance
 from deepgen.operators import Operator
@@ -117,16 +117,18 @@ class _Whole(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        asked = rms_norm(*args, **named) if func in _TAKEN_APART else None
+        with _disable_current_modes():  # looking at a call makes calls
+            asked = rms_norm(*args, **named) if func in _TAKEN_APART else None
         whole, recorder = _WHOLE.get(func), self._recorder
         if whole is None:
             return func(*args, **named)
-        recorder.begin(None if asked is None else asked.operator, whole)
+        begin = recorder.begin(None if asked is None else asked.operator, whole)
         try:
             out = func(*args, **named)
         finally:
             recorder.begin(None)
-        recorder.calls.add(whole, args, named, out)
+        with _disable_current_modes():
+            recorder.whole(whole, args, named, out, begin if asked is not None else None)
         return out
 
 
@@ -137,8 +139,12 @@ class _Flow:
         self._graph, self._fakes = Graph(), FakeTensorMode()
         self._nodes: Any = WeakIdKeyDictionary()  # what computed each tensor
 
-    def add(self, func: Any, args: Any, kwargs: Any, out: Any, place: int, *, opaque: bool) -> None:
-        """A call, the `place`th that ran. `opaque`: no part of any pattern, as calls that gradients need are."""
+    def add(
+        self, func: Any, args: Any, kwargs: Any, out: Any, place: int, *, opaque: bool, begin: int | None = None
+    ) -> None:
+        """A call, the `place`th that ran. `opaque`: no part of any pattern, as calls that gradients need are. `begin`:
+        of the calls that it consists of.
+        """
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         memories = _written(func, args, kwargs)
         written = [one for one in self._nodes if memories and _memory(one) in memories]
@@ -153,7 +159,8 @@ class _Flow:
             del self._nodes[one]
         if node is None:
             return
-        node.meta = {"val": tree_map_only(torch.Tensor, self._like, out), "place": place}
+        places = range(place if begin is None else begin, place + 1)
+        node.meta = {"val": tree_map_only(torch.Tensor, self._like, out), "places": places}
         if isinstance(out, torch.Tensor):
             self._nodes[out] = node
         for n, one in enumerate(out) if isinstance(out, (list, tuple)) else ():
@@ -163,11 +170,19 @@ class _Flow:
 
     def patterns(self) -> dict[int, tuple[Operator, int]]:
         """By the places of calls: the pattern that they are part of, and how often that counts."""
-        members = dict[int, tuple[Operator, int]]()
+        members, taken = dict[int, tuple[Operator, int]](), set[Node]()
         for region, whole in regions(self._graph, of_region):
-            places = [node.meta["place"] for node in region.nodes if "place" in node.meta]
-            members |= {place: (whole.operator, int(place == places[-1])) for place in places}
+            self._put(members, region.nodes, whole.operator)
+            taken.update(region.nodes)
+        for both in normed_sums(self._graph, taken):
+            asked = normed_sum(both.kind, both.eps, *(one.meta["val"] for one in both.region.inputs))
+            if asked is not None:
+                self._put(members, both.region.nodes, asked.operator)
         return members
+
+    def _put(self, members: dict[int, tuple[Operator, int]], nodes: Sequence[Node], what: Operator) -> None:
+        places = [place for node in nodes for place in node.meta.get("places", ())]
+        members |= {place: (what, int(place == places[-1])) for place in places}
 
     def _node(self, tensor: Any) -> Node:
         if tensor not in self._nodes:
@@ -243,9 +258,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **kwargs)
         return out, time.perf_counter() - started
 
-    def begin(self, whole: Operator | None, called: Any = None) -> None:
-        """What runs from now on is a part of this operator, and of this function; None: of none."""
+    def whole(self, func: Any, args: Any, named: Any, out: Any, begin: int | None) -> None:
+        """A function whose parts have run; from `begin` on these are parts of no pattern, but it may be."""
+        self.calls.add(func, args, named, out)
+        if begin is not None and self._flow is not None:
+            self._flow.add(func, args, named, out, len(self._ran) - 1, opaque=False, begin=begin)
+
+    def begin(self, whole: Operator | None, called: Any = None) -> int:
+        """What runs from now on is a part of this operator, and of this function; None: of none. Returns its place."""
         self.within, self._parts, self._called = whole, 0, called
+        return len(self._ran)
 
     def work(self) -> RecordedWork:
         totals: dict[Operator | str, tuple[int, float]] = {}

@@ -65,20 +65,20 @@ class Route:
     """A kernel for one kind of call. `gain`: the seconds per call saved compared with torch.
 
     `called`: it serves calls. If its calls take more CPU time than torch's, it serves only CUDA graphs, whose replays
-    make no calls, and compiled code if its faster way of calling pays off. `captured`: it serves graphs. `compiled`: it
-    serves compiled code; None: if it pays off.
+    make no calls (`captured`), and compiled code (`compiled`; None: if its faster way of calling pays off).
     """
 
     __slots__ = (
         "_device", "_failed", "_fires", "_for_graphs", "_loaded", "_offsets", "_others", "_read", "align", "called",
         "calls", "captured", "compiled", "dtype", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
+        "two",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
         self.shape, self.dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, asked.again or read
         self._loaded, self.align, self.calls, self._offsets = won.kernel, won.kernel.align, won.calls, asked.offsets
-        self.gain, self.raced = won.gain, won.raced
+        self.gain, self.raced, self.two = won.gain, won.raced, asked.two
         self.called, self.captured, self.compiled = won.serves_in()
         self._device = asked.tensors[0].get_device()
         self.on_gpu = bool(self._device >= 0)
@@ -193,10 +193,8 @@ class Route:
 
     def _whole(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of a call with these tensors."""
-        args = [*self._others]
-        for place, tensor in zip(self.places, tensors, strict=False):
-            args[place] = tensor
-        return tuple(args)
+        args = {**dict(enumerate(self._others)), **dict(zip(self.places, tensors, strict=False))}
+        return tuple(args.values())
 
     @property
     def _by_stream(self) -> bool:
@@ -213,6 +211,7 @@ class Route:
             return None
         at = (*[args[place].data_ptr() for place in self.places], out.data_ptr())
         at = (*map(add, at, self._offsets), at[-1]) if self._offsets else at
+        at = (*at, at[-1] + out.nbytes // 2) if self.two else at
         if reduce(or_, at) % self.align:
             return None
         fire(at, stream)
@@ -230,9 +229,8 @@ class Route:
         them must not be replayed at the same time.
         """
         asked = self._read(*args)
-        if asked is None or any(tensor.data_ptr() % self.align for tensor in asked.tensors):
-            return None
-        if out is not None and not self._fits(out):
+        fits = out is None or self._fits(out)
+        if asked is None or not fits or any(tensor.data_ptr() % self.align for tensor in asked.tensors):
             return None
         if self._by_stream:
             if capturing(asked.tensors[0].device):
@@ -245,7 +243,7 @@ class Route:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
             self._fires[self._place(stream)] = fire
-        result = result.as_strided(self.shape, self.strides)
+        result = (torch.stack(result) if self.two else result).as_strided(self.shape, self.strides)
         return result if out is None else out.copy_(result)
 
 
