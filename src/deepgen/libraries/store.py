@@ -58,27 +58,20 @@ class LibraryStore:
             if not self.folder.exists() or (self.folder.is_dir() and not any(map(_is_foreign, self.folder.iterdir()))):
                 return
             if not path.exists():  # another process may have created the library meanwhile
-                raise BadInput(
-                    "is not a deepgen library", where=str(self.folder), allowed="a library, or no folder yet"
-                )
-        kind, _, version = (
-            foreign.read_bytes(path, most=100, plain=True).decode(errors="replace").strip().rpartition(" ")
-        )
+                where = str(self.folder)
+                raise BadInput("is not a deepgen library", where=where, allowed="a library, or no folder yet")
+        text = foreign.read_bytes(path, most=100, plain=True).decode(errors="replace")
+        kind, _, version = text.strip().rpartition(" ")
         if kind != _KIND or not version.isdigit():
             raise BadInput("does not name a library format", where=str(path), allowed=f"{_KIND} {_VERSION}")
         if int(version) != _VERSION:
             what = f"has format {version}: it was made by another version of deepgen"
-            raise BadInput(
-                what,
-                where=str(self.folder),
-                allowed=f"this deepgen reads format {_VERSION}: add the studies to a new library",
-            )
+            allowed = f"this deepgen reads format {_VERSION}: add the studies to a new library"
+            raise BadInput(what, where=str(self.folder), allowed=allowed)
 
     @contextmanager
     def changing(self, wait: float = _WAIT_SECONDS) -> Iterator[None]:
-        """Lock the library for changes by one process; others wait this many seconds, then raise an error that names
-        it.
-        """
+        """Lock the library for changes by one process; others wait this long, then raise an error that names it."""
         self.check_format()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / FORMAT).exists():
@@ -94,9 +87,7 @@ class LibraryStore:
         with held:
             for name in (ENTRIES, TIMES, MODELS):
                 if (self.folder / name).is_symlink():  # removals there would hit files outside the library
-                    raise BadInput(
-                        "is a link", where=str(self.folder / name), allowed="must be a folder inside the library"
-                    )
+                    raise BadInput("is a link", where=str(self.folder / name), allowed="a folder inside the library")
             (self.folder / ENTRIES).mkdir(exist_ok=True)
             self._mend()
             yield
