@@ -20,7 +20,7 @@ from deepgen import targets
 from deepgen.kernels.own.arguments import ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.kernels.own.description import Description, OwnLaunch
 from deepgen.libraries.entry import Entry, Rival, Timed, Times
-from deepgen.operators import Param, Signature, Tolerance, softmax
+from deepgen.operators import Operator, Param, Signature, Tolerance, softmax
 from deepgen.run.measure.base import Helper, Policy, Task
 from deepgen.tuning.bundles.results import TrialResult
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Measurement, Source, Step, TensorArg, Verdict, codec
@@ -67,6 +67,7 @@ EXAMPLES: dict[type, list[Any]] = {
     Timed: [_TIMED],
     Entry: [_ENTRY],
     Times: [Times(_SOFTMAX, "cpu", True, 4, {"id": 0.5}, {"torch": 0.25}, ("torch",))],
+    Operator: [_SOFTMAX],
     CodeRef: _REFS,
     CodeSource: _SOURCES,
     TensorArgument: [*_ARGUMENTS[:2]],
