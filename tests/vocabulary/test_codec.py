@@ -19,8 +19,8 @@ import deepgen
 from deepgen import targets
 from deepgen.kernels.own.arguments import ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.kernels.own.description import Description, OwnLaunch
-from deepgen.libraries.entry import Entry, Rival, Timed, Times
-from deepgen.operators import Operator, Param, Signature, Tolerance, softmax
+from deepgen.libraries.entry import DecidedKernel, Entry, ModelTimes, Rival, Timed, Times
+from deepgen.operators import Param, Signature, Tolerance, softmax
 from deepgen.run.measure.base import Helper, Policy, Task
 from deepgen.tuning.bundles.results import TrialResult
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Measurement, Source, Step, TensorArg, Verdict, codec
@@ -28,6 +28,7 @@ from deepgen.vocabulary.codec import Malformed, Serializable, coded, from_json, 
 from deepgen.vocabulary.finding import CodeRef, CodeSource
 
 _SOFTMAX = softmax(4, 8)
+_DECIDED = DecidedKernel(_SOFTMAX, "id", True)
 _PARAMS = (
     Param("a", "input", "f32", ("n", 4), range=(0, "n"), align=16),
     Param("y", "output", "f32", ("n",), aliases=("a",)),
@@ -67,7 +68,8 @@ EXAMPLES: dict[type, list[Any]] = {
     Timed: [_TIMED],
     Entry: [_ENTRY],
     Times: [Times(_SOFTMAX, "cpu", True, 4, {"id": 0.5}, {"torch": 0.25}, ("torch",))],
-    Operator: [_SOFTMAX],
+    DecidedKernel: [_DECIDED],
+    ModelTimes: [ModelTimes("digest", "eager", "cpu", 4, 0.5, 0.25, (_DECIDED,))],
     CodeRef: _REFS,
     CodeSource: _SOURCES,
     TensorArgument: [*_ARGUMENTS[:2]],
